@@ -21,6 +21,7 @@ from mrlm.build.run import arithmetic_of, build, plan_of, run_of
 from mrlm.build.run_plan import RunPlan
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig, diff, load_config, normalize
+from mrlm.config.paths import STAGE
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import Peers
 from mrlm.distributed import join
@@ -38,10 +39,10 @@ MODELS = "models.json"
 """File of a stage that began with models of the previous one: policy -> its model's folder."""
 
 
-TRAINED = "stage:"
-"""Prefix of the name of an earlier stage, where an environment names a model of that stage."""
 NAMES_STAGE = ("reward_model", "model")
-"""Settings of an environment that may have this prefix."""
+"""Settings of an environment that may name the model of an earlier stage."""
+TEACHER = "teacher_model"
+"""The setting of an algorithm that may."""
 
 
 @handling(ENDS, interrupt)
@@ -74,6 +75,8 @@ def run_experiment(
         return closed(build(config, LiveObjects(callbacks=callbacks), checkpoint))
     folder = run_folder(config)
     checked = [_checked(name, stage, peers) for name, stage in stages]
+    for index, (_, stage) in enumerate(stages):  # of a stage that does not exist
+        _with_stages(stage, folder, [label for label, _ in stages[:index]])
     refuse_idle(*(reasons for _, reasons in checked))
     peers.first(lambda: claim(folder, resume is None and any(folder.glob("*"))))
     try:
@@ -278,7 +281,7 @@ def _inherited(
 ) -> dict[str, tuple[Any, Any]]:
     """The initial models of a stage: each policy from the one of its name in the stage before, or
     from the only one. A frozen policy that names its model and was not trained `before` keeps it,
-    and one behind an API has none."""
+    as does a new one where several were trained, and one behind an API has none."""
     if not trained:
         return {}
     names = list(trained)
@@ -286,8 +289,7 @@ def _inherited(
         names = [
             name
             for name, section in stage.policies.items()
-            if section.endpoint is None
-            and (section.model is None or section.trainable or name in before)
+            if section.endpoint is None and (section.model is None or name in before)
         ]
     only = next(iter(trained.values())) if len(trained) == 1 else None
     models = {name: (trained.get(name, only), None) for name in names}
@@ -301,32 +303,35 @@ def _inherited(
 
 
 def _with_stages(stage: ExperimentConfig, folder: Path, before: Sequence[str]) -> ExperimentConfig:
-    """A stage with the folders of earlier stages' models in its environments."""
+    """A stage with the folders of earlier stages' models in its environments and its algorithm."""
 
     def place(section: Mapping[str, Any]) -> dict[str, Any]:
-        settings = dict(section)
-        for key in NAMES_STAGE:
-            named = section.get(key)
-            if isinstance(named, str) and named.startswith(TRAINED):
-                settings[key] = trained(key, named.removeprefix(TRAINED))
-        return settings
+        return {k: trained(k, x) if k in NAMES_STAGE else x for k, x in section.items()}
 
-    def trained(key: str, name: str) -> str:
+    def trained(key: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: trained(key, x) for name, x in value.items()}
+        if not (isinstance(value, str) and value.startswith(STAGE)):
+            return value
+        name, _, policy = value.removeprefix(STAGE).partition("/")
         if name not in before:
             names = ", ".join(before) or "none"
             raise ConfigError(
-                f"environments: {key}='{TRAINED}{name}': no earlier stage is called {name!r} "
-                f"(earlier stages: {names})"
+                f"{key}='{value}': no earlier stage is called {name!r} (earlier stages: {names})"
             )
-        return str(folder / f"{before.index(name) + 1}-{name}/final")
+        return str(folder / f"{before.index(name) + 1}-{name}/final" / policy)
 
     sections = stage.given()
-    trained_on = sections.get("environments", [])
-    watched = sections.get("evaluation", {}).get("environments", [])
-    placed, watched_placed = [*map(place, trained_on)], [*map(place, watched)]
-    if (placed, watched_placed) == (trained_on, watched):
-        return stage
-    return stage.merged({"environments": placed, "evaluation": {"environments": watched_placed}})
+    environments = sections.get("environments", [])
+    evaluated = sections.get("evaluation", {}).get("environments", [])
+    own = normalize.section_key(stage.training.algorithm)
+    changes: dict[str, Any] = {"environments": [*map(place, environments)]}
+    changes["evaluation"] = {"environments": [*map(place, evaluated)]}
+    teacher = sections.get(own, {}).get(TEACHER)
+    changes |= {} if teacher is None else {own: {TEACHER: trained(TEACHER, teacher)}}
+    usual = {"environments": environments, "evaluation": {"environments": evaluated}}
+    usual |= {} if teacher is None else {own: {TEACHER: teacher}}
+    return stage if changes == usual else stage.merged(changes)
 
 
 def _link_final(folder: Path, last: Path) -> None:

@@ -10,58 +10,18 @@ from typing import Any
 import pytest
 import torch
 
+from distilled import TURNS, group, moved, stated
 from mrlm import DistillationTrainer, Learner, load_config, run_experiment
 from mrlm.algorithms.distill import Distill
 from mrlm.core.environment import SimulatedEnvironment
-from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Message, Observation, Reward, Rollout, Task, Turn
+from mrlm.core.types import Message, Observation, Reward, Turn
 from mrlm.learn.data.batch import Outputs, merge, pack
 from mrlm.learn.fast import lm_head
-from mrlm.learn.policy.lora import adapter_parameters, add_adapter
+from mrlm.learn.policy.lora import adapter_parameters, add_adapter, switch_adapter
 from mrlm.learn.policy.policy import Policy
 
-TURNS = [([5, 6, 7], [10, 11, 12]), ([5, 6, 7, 10, 11, 12, 30, 31, 32], [13, 14]), ([8], [9, 15])]
-"""Prompts and completions of a rollout of two turns, with a partner's or a tool's tokens between
-them, and of another one."""
 EXACT = ["reverse", "forward", "jsd"]
-
-
-def moved(model: Any, seed: int = 3) -> Any:
-    """A model a little way from another."""
-    other = copy.deepcopy(model)
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for weight in other.parameters():
-            weight += 0.03 * torch.randn_like(weight)
-    return other
-
-
-def group(reward: float = 0.0) -> Group:
-    turns = [
-        Turn("a", "policy", prompt, answer, [-1.0] * len(answer), step=number)
-        for number, (prompt, answer) in enumerate(TURNS)
-    ]
-    rollouts = [Rollout("a", "policy", turns=part) for part in (turns[:2], turns[2:])]
-    task = Task("t")
-    episodes = [
-        Episode.recorded(str(n), task, {"a": rollout}, reward * n)
-        for n, rollout in enumerate(rollouts)
-    ]
-    return Group(episodes, "t")
-
-
-def stated(kind: str, beta: float, p: Any, q: Any) -> Any:
-    """The divergence (N,) of logits, as its formula states it."""
-    p, q = p.log_softmax(-1), q.log_softmax(-1)
-
-    def kl(a: Any, b: Any) -> Any:
-        return (a.exp() * (a - b)).sum(-1)
-
-    if kind == "jsd":
-        m = (beta * q.exp() + (1 - beta) * p.exp()).log()
-        return beta * kl(q, m) + (1 - beta) * kl(p, m)
-    return kl(p, q) if kind == "reverse" else kl(q, p)
 
 
 def plain_logits(model: Any) -> Any:
@@ -171,8 +131,15 @@ def test_an_adapter_of_the_same_base_is_no_second_model(
     expected = stated("reverse", 0.5, plain_logits(model), plain_logits(merged)).mean()
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-4) != 0
     loss.backward()
-    moving = {key for key, value in student.named_parameters() if value.grad is not None}
-    assert moving and moving <= adapter_parameters(student, "student").keys()
+    moving = {key: x for key, x in student.named_parameters() if x.grad is not None}
+    assert moving and moving.keys() <= adapter_parameters(student, "student").keys()
+    switch_adapter(student, "student")
+    logits = plain_logits(student)
+    distance = stated("reverse", 0.5, logits, plain_logits(merged).detach()).mean()
+    slopes = torch.autograd.grad(distance, list(moving.values()))
+    assert any(bool(slope.any()) for slope in slopes)
+    for weight, slope in zip(moving.values(), slopes, strict=True):
+        torch.testing.assert_close(weight.grad, slope, rtol=1e-4, atol=1e-6)
 
 
 class Letters(SimulatedEnvironment):

@@ -53,7 +53,7 @@ def check_alike(launcher: Launcher, size: int, names: list[str], folder: Path) -
 
 
 def test_two_processes_come_to_what_one_does(tmp_path: Path, launcher: Launcher) -> None:
-    check_alike(launcher, 2, ["ippo-lora", "mappo", "dpo"], tmp_path)
+    check_alike(launcher, 2, ["ippo-lora", "mappo", "dpo", "distill"], tmp_path)
 
 
 @pytest.mark.slow

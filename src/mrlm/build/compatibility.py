@@ -9,6 +9,7 @@ from dataclasses import replace
 from mrlm.build.engines import check_engine
 from mrlm.build.policies import origin_of
 from mrlm.build.run_plan import RunPlan
+from mrlm.config.paths import STAGE
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.distributed import check_alone, world_size
@@ -16,6 +17,7 @@ from mrlm.doctor.examination import make_rules
 from mrlm.learn.bases.spec import SamplingPlan
 from mrlm.learn.policy.loading import load_tokenizer
 from mrlm.learn.policy.reference import check_vocabulary
+from mrlm.learn.policy.remote_teacher import RemoteTeacher
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.tracking.run_log import check_trackers
 
@@ -81,12 +83,34 @@ def crossed(plan: SamplingPlan, environments: Sequence[EnvironmentSpec]) -> list
 
 
 def check_teachers(plan: RunPlan) -> None:
-    """Refuses references with other tokens than their policies."""
+    """Refuses teachers with other tokens than their policies, or that cannot score them."""
+    spec, config = plan.spec, plan.config
+    remote = config.distributed.enabled and config.distributed.strategy == "ray"
+    if remote and (spec.reveals or spec.sampling.others):
+        raise ConfigError(
+            f"{config.training.algorithm}: privileged and lmbda are supported in processes that "
+            "hold the policies; set distributed.strategy=ddp, or remove them"
+        )
+    if spec.sampling.others is not None and config.opponents.on:
+        raise ConfigError(
+            f"{config.training.algorithm}: lmbda lets others play tasks, and so do opponents; "
+            "remove the section opponents, or set lmbda=1"
+        )
+    if spec.endpoint is not None:
+        RemoteTeacher(spec.endpoint)
+        for agent in plan.assignment.trained:
+            section = config.agents.get(agent)
+            sampling = config.generation.sampling(**(section.generation if section else {}))
+            if sampling.temperature != 1:
+                raise ConfigError(
+                    f"agent {agent!r} samples at temperature {sampling.temperature:g}, and an "
+                    "endpoint gives log-probs at 1; set generation.temperature=1, or teacher_model"
+                )
     for name in dict.fromkeys(plan.assignment.trained.values()):
-        source = plan.spec.reference_of(name)
-        if source is not None:
+        source = spec.reference_of(name)
+        if source is not None and not source.startswith(STAGE):
             _, _, live, own = origin_of(plan, name)
-            trusted = plan.config.model.trust_remote_code
+            trusted = config.model.trust_remote_code
             check_vocabulary(source, live or load_tokenizer(own, trusted), name)
 
 

@@ -32,7 +32,7 @@ from mrlm.build.ineffective import facts_of, refuse_idle, verdicts
 from mrlm.build.learning_rates import check_rates
 from mrlm.build.lock import check_free, unlock
 from mrlm.build.microbatch import microbatch_tokens
-from mrlm.build.opponents import check_opponents, opponents_of, population_of
+from mrlm.build.opponents import check_opponents, opponents_of, population_of, spare_of
 from mrlm.build.policies import (
     LiveObjects,
     assign,
@@ -124,7 +124,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     policies = placing.load_policies()
     plan.environments = placing.environments(plan.environments)
     opponents = opponents_of(plan, policies)
-    spare = {policy.name: policy for several in opponents.values() for policy in several}
+    spare = spare_of(plan, policies, opponents)
     copies = copies_of(plan, policies)
     engines = placing.make_engines(copies | spare)
     if plan.schedule != Schedule():

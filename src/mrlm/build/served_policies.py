@@ -21,7 +21,7 @@ from mrlm.learn.policy.loading import (
     run_model,
 )
 from mrlm.learn.policy.lora import BASE
-from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.policy import Policy, scored
 from mrlm.learn.policy.weight_files import take_file, take_folder
 from mrlm.play.engine import Engine
 from mrlm.serving.policies.hub import ServedPolicy
@@ -47,6 +47,9 @@ class ServedWeights:
 
     def take_folder(self, folder: Path) -> None:
         take_folder(self.policy, folder)
+
+    def score(self, ids: Sequence[int], most: int) -> list[list[tuple[int, float, int]]]:
+        return scored(self.policy, ids, most)
 
     def tokenizer_files(self) -> dict[str, bytes]:
         with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from mrlm.build.async_play import surplus_of
+from mrlm.build.opponents import others_of
 from mrlm.build.policies import LiveObjects, PlayPlan
 from mrlm.build.run_plan import Data, RunPlan
 from mrlm.config import ExperimentConfig, TrainingConfig
@@ -136,7 +137,7 @@ def source_of(
         watched=spec.critic.of_team,
         greedy=spec.sampling.greedy,
         surplus=surplus_of(plan),
-        assign_opponents=assign_opponents,
+        assign_opponents=assign_opponents or others_of(plan),
         most_boards=_most_boards(plan),
     )
     if not config.training.max_lag:

@@ -31,6 +31,8 @@ OUTPUT = "output_dir"
 """The key of the folder that a run writes: relative to the current folder."""
 LENT = "policy:"
 """Prefix of the name of a frozen policy as the model of an environment."""
+STAGE = "stage:"
+"""Prefix of the name of an earlier stage, whose model an environment or an algorithm uses."""
 PROGRAM = "live-object:"
 """Prefix of a recorded setting that was a live object of a program; its description follows."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mrlm.config.paths import LENT
+from mrlm.config.paths import LENT, STAGE
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import is_reference
 
@@ -22,7 +22,11 @@ REACHES: re.Pattern[str] = re.compile(
 """Settings that run code, or send texts and keys to a server."""
 BY_NAME: frozenset[str] = frozenset(("id",))
 """Settings that other libraries import, if there is a module in the name."""
-LENT_BY: Mapping[str, tuple[str, ...]] = {"model": (LENT, "stage:"), "reward_model": ("stage:",)}
+LENT_BY: Mapping[str, tuple[str, ...]] = {
+    "model": (LENT, STAGE),
+    "reward_model": (STAGE,),
+    "teacher_model": (STAGE,),
+}
 """Settings that may name a policy or a stage in the form of a reference."""
 
 

@@ -251,6 +251,7 @@ class Turn:
             `completion_ids` are empty.
         fed: a replay's turn that was not sampled: it is as in the episode that is replayed, or a
             given text.
+        teacher_ids: the prompt of a teacher that reads more than the policy; `None`: the same.
 
     A column (`COLUMNS`) has one number per completion token (or one for all of them). It says `by`
     whom it is written: the `sampler`; before credit the `policy` or its `reference`; `credit`; or
@@ -280,6 +281,7 @@ class Turn:
     order: int = 0
     read: str = ""
     fed: bool = False
+    teacher_ids: list[int] | None = None
     components: dict[str, float] = field(default_factory=dict)
     old_logprobs: Column | None = field(default=None, metadata={"by": "policy", "recorded": True})
     ref_logprobs: Column | None = field(

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, asdict, dataclass, field, replace
 from inspect import signature
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
@@ -31,6 +31,8 @@ from mrlm.engines.shared.calls import (
 from mrlm.engines.shared.chat_messages import answer_of, as_sent
 from mrlm.play.agent import PromptTooLong
 from mrlm.play.engine import Request
+
+T = TypeVar("T")
 
 
 class _Client(NamedTuple):
@@ -123,15 +125,35 @@ class OpenAIEngine:
         retries; `EndpointError`: the server refuses permanently; `PromptTooLong`: the conversation
         exceeds the model's context."""
         fields = self._fields(request)
+        return await self._retried(fields, "chat", self._completion)
+
+    async def score(self, ids: Sequence[Sequence[int]], top: int) -> list[list[dict[int, float]]]:
+        """Of each sequence of token ids, for every position but the first token -> log-prob, given
+        the tokens before: of its own token, and of the `top` likeliest. Raises as `answer`; and
+        `EndpointError`: the server does not score prompts."""
+
+        async def one(prompt: Sequence[int]) -> list[dict[int, float]]:
+            more = {"prompt_logprobs": top, **self.body}
+            fields = {"model": self.model, "prompt": [*prompt], "max_tokens": 1}
+            return await self._retried(
+                fields | {"extra_body": more},
+                "text",
+                lambda answer: _scores(answer, prompt, self.title),
+            )
+
+        return list(await asyncio.gather(*map(one, ids)))
+
+    async def _retried(self, fields: Mapping[str, Any], kind: str, read: Callable[[Any], T]) -> T:
+        """The answer to a request as it is `read`, after retries."""
         tries = itertools.count()
 
-        async def completion() -> Completion:
+        async def attempt() -> T:
             self.usage.retries += next(tries) > 0
-            return self._completion(await self._call(client, fields))
+            return read(await self._call(client, fields, kind))
 
         async with self._clients.here() as client:
             try:
-                return await self.retries.run(completion, self._title)
+                return await self.retries.run(attempt, self.title)
             except EndpointError:  # reported once, for all callers
                 raise
             except EngineError:
@@ -143,7 +165,7 @@ class OpenAIEngine:
         now, before = self.state_dict(), asdict(self._told)
         self._told = replace(self.usage)
         new = {name: float(now[name] - before[name]) for name in now}
-        return new | {"cost": self._cost(new), "cost_total": self._cost(now)}
+        return new | {"cost": _cost(self.price, new), "cost_total": _cost(self.price, now)}
 
     def state_dict(self) -> dict[str, Any]:
         """The token usage so far."""
@@ -153,14 +175,11 @@ class OpenAIEngine:
         """Continue counting from a saved state."""
         self.usage, self._told = TokenUsage(**state), TokenUsage(**state)
 
-    def _cost(self, counts: Mapping[str, float]) -> float:
-        prices = self.price or {}
-        return sum(counts[f"{kind}_tokens"] * price for kind, price in prices.items()) / 1e6
-
     # -- one call ----------------------------------------------------------------------------------
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """The policy and its server, for messages."""
         return f"policy {self.policy!r} ({self.model} at {self.base_url})"
 
     def _fields(self, request: Request) -> dict[str, Any]:
@@ -169,25 +188,16 @@ class OpenAIEngine:
         sampling = request.sampling
         fields: dict[str, Any] = {
             "model": self.model,
-            "messages": self._spoken(request.messages),
+            "messages": _spoken(request.messages, self.title),
             "seed": request.seed % (1 << 31),
         }
-        more = body_of(sampling, self._title) | {self.token_limit: sampling.max_new_tokens}
+        more = body_of(sampling, self.title) | {self.token_limit: sampling.max_new_tokens}
         for name, entry in FIELDS.items():
             if entry.body == "set" and getattr(sampling, name) == entry.default:
                 del more[name]
         return fields | {"extra_body": more | dict(self.body)}
 
-    def _spoken(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """Messages as they are sent. Tools for a chat template are not sent."""
-        if any(message.metadata.get("tools") for message in messages):
-            raise ConfigError(
-                f"{self._title}: the conversation has tools for a chat template, "
-                "and this policy has none here; describe them in a message (call_format: tool_call)"
-            )
-        return as_sent(messages)
-
-    async def _call(self, client: _Client, fields: Mapping[str, Any]) -> Any:
+    async def _call(self, client: _Client, fields: Mapping[str, Any], kind: str) -> Any:
         """The server's answer to one attempt. Raises `Passing`: a transient failure."""
         async with client.places:
             await self._pace.turn()
@@ -196,7 +206,8 @@ class OpenAIEngine:
             self.usage.requests += 1
             try:
                 async with asyncio.timeout(self.timeout):
-                    return await client.library.chat.completions.create(**fields)
+                    routes = client.library.chat if kind == "chat" else client.library
+                    return await routes.completions.create(**fields)
             except (TimeoutError, self._openai.APITimeoutError):
                 raise Passing(f"no answer within {self.timeout:g} s") from None
             except self._openai.APIStatusError as error:
@@ -214,7 +225,7 @@ class OpenAIEngine:
         info, code = self._shown(body.get("message") or error.message), str(body.get("code"))
         text = f"{status}: {info}"
         if any(sign in f"{code} {info}".lower() for sign in TOO_LONG) and status in (400, 413, 422):
-            return PromptTooLong(f"{self._title}: {text}")
+            return PromptTooLong(f"{self.title}: {text}")
         if status in FINAL or code in FINAL_CODES:
             return self._refusal(status, text)
         if status in PASSING or status >= 500:
@@ -222,7 +233,7 @@ class OpenAIEngine:
             if wait is not None:
                 self._pace.hold(min(wait, self.retries.longest_wait))
             return Passing(text, wait)
-        return EngineError(f"{self._title} refused the request: {text}")
+        return EngineError(f"{self.title} refused the request: {text}")
 
     def _refusal(self, status: int, text: str) -> EndpointError:
         """The error that ends the run, the same for all later callers."""
@@ -233,7 +244,7 @@ class OpenAIEngine:
                 403: f"the key in {key}.api_key_env lacks the permission; use another",
                 404: f"check {key}.base_url (it ends with /v1 on most servers) and {key}.model",
             }.get(status, f"check {key} and your account there")
-            self._refused = EndpointError(f"{self._title} refuses every request, {text}; {fix}")
+            self._refused = EndpointError(f"{self.title} refuses every request, {text}; {fix}")
         return self._refused
 
     def _completion(self, answer: Any) -> Completion:
@@ -244,7 +255,7 @@ class OpenAIEngine:
         message = first.get("message") if isinstance(first, Mapping) else None
         if not isinstance(message, Mapping):
             raise Passing(f"an answer that cannot be read: {self._shown(answer)}")
-        text = answer_of(message, self._title)
+        text = answer_of(message, self.title)
         if text is None:
             raise Passing(f"an answer without text: {self._shown(message)}")
         usage = self.usage.add(data.get("usage"))
@@ -268,6 +279,40 @@ class OpenAIEngine:
         """A short line for an error message, without the key."""
         text = str(what)
         return one_line(text.replace(self._key, "***") if self._key else text, 200)
+
+
+def _spoken(messages: Sequence[Message], title: str) -> list[dict[str, Any]]:
+    """Messages as they are sent. Tools for a chat template are not sent."""
+    if any(message.metadata.get("tools") for message in messages):
+        raise ConfigError(
+            f"{title}: the conversation has tools for a chat template, and this policy has none "
+            "here; describe them in a message (call_format: tool_call)"
+        )
+    return as_sent(messages)
+
+
+def _cost(price: Mapping[str, float] | None, counts: Mapping[str, float]) -> float:
+    prices = price or {}
+    return sum(counts[f"{kind}_tokens"] * each for kind, each in prices.items()) / 1e6
+
+
+def _scores(answer: Any, prompt: Sequence[int], title: str) -> list[dict[int, float]]:
+    """The log-probs of a prompt, from an answer."""
+    choice = answer.model_dump(warnings=False)["choices"][0]
+    rows = choice.get("prompt_logprobs")
+    if not isinstance(rows, list) or len(rows) != len(prompt):
+        raise EndpointError(
+            f"{title} returns no prompt_logprobs, so that it cannot score tokens; use vLLM or "
+            "mrlm serve, or a teacher with weights here (distill.teacher_model)"
+        )
+    read = [{int(key): float(x["logprob"]) for key, x in (row or {}).items()} for row in rows]
+    for token, row in zip(prompt[1:], read[1:], strict=True):
+        if token not in row:
+            raise EndpointError(
+                f"{title} scores other tokens than it was sent ({token} is missing); serve a model "
+                "with the tokenizer of the policy"
+            )
+    return read
 
 
 def _library(policy: str) -> Any:

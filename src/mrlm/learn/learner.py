@@ -22,6 +22,7 @@ from mrlm.learn.critics.critic import AnswerCritic, Critic
 from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, pack
 from mrlm.learn.data.data_parallel import micro_batches, nothing
 from mrlm.learn.data.first_pass import FirstPass
+from mrlm.learn.data.privileged import reveal
 from mrlm.learn.data.samples import effective_part, minibatches
 from mrlm.learn.fast.packed_pass import LossOf
 from mrlm.learn.gradient_parts import Gradient, part_of
@@ -37,6 +38,7 @@ from mrlm.learn.policy.policy import Policy, as_policy
 from mrlm.learn.policy.quantized import UNTRAINED, is_quantized
 from mrlm.learn.policy.randomness import seed_generators
 from mrlm.learn.policy.reference import load_reference, renew
+from mrlm.learn.policy.remote_teacher import RemoteTeacher
 from mrlm.learn.update_meter import SKIPPED, UpdateMeter
 
 
@@ -97,8 +99,11 @@ class Learner(Trainee):
         elif "values" in spec.columns and spec.critic.topology == "separate":
             kind = AnswerCritic if spec.critic.answers_alone else Critic
             self.critic = kind(self.policy, critic or beside(policy), self.settings)
+        if spec.endpoint is not None:
+            policy.remote_teacher = RemoteTeacher(spec.endpoint, spec.top_k)
         if spec.has_reference:
-            if (source := spec.reference_of(policy.name)) is not None and reference is None:
+            loaded = policy.reference is not None or bool(policy.reference_adapter)
+            if (source := spec.reference_of(policy.name)) is not None and not loaded:
                 load_reference(policy, source)
             policy.keep_reference()
 
@@ -221,6 +226,7 @@ class Learner(Trainee):
             if self.critic is not None:
                 self.critic.annotate(groups)
 
+        self.reveal(groups)
         self._first.fill(sources, compute)
         self.algorithm.credit(groups)
         samples = self.algorithm.samples(groups, self.policy)
@@ -230,8 +236,15 @@ class Learner(Trainee):
             )
         return groups, samples
 
+    def reveal(self, groups: Sequence[Group]) -> None:
+        """Writes the prompts of a teacher that reads more on this policy's turns."""
+        if self.spec.reveals:
+            policy = self.weights_of
+            reveal(groups, self.policy, self.chat, self.spec.reveals, policy.max_context)
+
     async def annotate(self, groups: Sequence[Group], needs: Iterable[str]) -> None:
         """Writes the columns in `needs` (of `ANNOTATED`) on this policy's turns."""
+        self.reveal(groups)
         annotate(self.weights_of, self.settings, self.spec, groups, frozenset(needs))
 
     async def rescore(self, groups: Sequence[Group]) -> None:

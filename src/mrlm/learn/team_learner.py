@@ -237,6 +237,8 @@ class TeamLearner:
             for learner in self.learners:
                 run_async(learner.annotate(groups, self.spec.columns))
 
+        for learner in self.learners:
+            learner.reveal(groups)
         # the annotation of a mixed critic builds its rows
         self._first.fill(sources, annotate, again=self.spec.critic.topology == "mixed")
         self.algorithm.credit(groups)

@@ -127,7 +127,8 @@ def parts_of(
         if reduces:
             parts["buckets"] = 4 * weights.trained  # in float32
         if weights.reference:
-            parts["reference"] = weights.count * width  # never sharded
+            adapter = weights.lora is not None and weights.reference < weights.count
+            parts["reference"] = weights.reference * (ADAPTER_BYTES if adapter else width)
         if weights.critic:
             wide = bytes_each if weights.critic == weights.trained else width
             updated = WHOLE if job.masters else wide

@@ -3,12 +3,15 @@ references, critics and opponents."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mrlm.config import ExperimentConfig, LoraConfig, PolicyConfig
+from mrlm.config.paths import STAGE
 from mrlm.config.policy_sections import lora_of
+from mrlm.learn.policy.loading import adapter_base, adapter_settings, run_model
 from mrlm.planning.model_shape import ModelShape, find_shape
 
 
@@ -25,7 +28,7 @@ class WeightSizes:
         trainable: whether it is trained.
         num_agents: number of agents that use it.
         num_opponents: frozen copies that play its agents (`opponents:`).
-        reference: whether a frozen copy of the whole model scores its completions.
+        reference: weights of the frozen model or adapter that scores its completions, 0 for none.
         critic: weights of its critic network, 0 for none.
         critic_learns: whether that network is trained.
     """
@@ -38,7 +41,7 @@ class WeightSizes:
     trainable: bool = True
     num_agents: int = 1
     num_opponents: int = 0
-    reference: bool = False
+    reference: int = 0
     critic: int = 0
     critic_learns: bool = True
 
@@ -98,18 +101,23 @@ def weights_of(
                 name, shape, count, base, lora, section.trainable, agents_per_policy.get(name, 1)
             )
         )
-    _add_beside(config, spec, sizes, notes)
+    _add_beside(config, spec, sizes, paths, notes)
     return sizes, notes
 
 
 def _add_beside(
-    config: ExperimentConfig, spec: Any, sizes: Sequence[WeightSizes], notes: list[str]
+    config: ExperimentConfig,
+    spec: Any,
+    sizes: Sequence[WeightSizes],
+    paths: Mapping[str, str],
+    notes: list[str],
 ) -> None:
     """Record references, critics and opponents on their policies."""
     opponents = config.opponents
     learning = [policy for policy in sizes if policy.trainable]
     for policy in learning:
-        policy.reference = spec.has_reference and policy.lora is None
+        if spec.has_reference:
+            policy.reference = _reference(spec.reference_of(policy.name), policy, paths, notes)
         if opponents.on and (opponents.policies is None or policy.name in opponents.policies):
             policy.num_opponents = opponents.at_once
     if "values" not in spec.columns or spec.critic.topology == "shared" or not learning:
@@ -131,3 +139,25 @@ def _add_beside(
             "memory leaves the own model of the team's critic out: training.critic_model="
             f"{critic_path} is neither a local folder nor a model that is known by name"
         )
+
+
+def _reference(
+    source: str | None, policy: WeightSizes, paths: Mapping[str, str], notes: list[str]
+) -> int:
+    """Weights of the reference of a policy: a copy of it, or its teacher."""
+    own = policy.count if policy.lora is None else 0
+    if source is None:  # of an adapter the base alone
+        return own
+    if source.startswith(STAGE):  # a model of the same kind
+        return own or policy.adapter
+    path = run_model(source)
+    base, rank = adapter_base(path), adapter_settings(path).get("r", 0)
+    shared = base is not None and os.path.realpath(base) == os.path.realpath(paths[policy.name])
+    if shared and policy.lora is not None:
+        lora = policy.lora.model_copy(update={"r": rank})
+        return policy.shape.adapter(lora) if policy.shape else 0
+    shape = find_shape(base or path)
+    if shape is None:
+        notes.append(f"memory of {policy.name} leaves its teacher out: {source} is not known here")
+        return 0
+    return shape.parameters

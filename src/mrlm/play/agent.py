@@ -42,6 +42,8 @@ class AgentSettings:
         max_prompt_tokens: longest prompt.
         system_prompt: prepended to every conversation without a system message.
         trained: whether its turns are trained on.
+        sampler: who writes its messages in place of its policy: `expert`, that of the environment,
+            or the name of another policy. Its turns have no log-probs then.
     """
 
     name: str
@@ -51,6 +53,7 @@ class AgentSettings:
     max_prompt_tokens: int
     system_prompt: str | None = None
     trained: bool = True
+    sampler: str | None = None
 
     def greedy(self) -> AgentSettings:
         """A copy with greedy decoding."""
@@ -198,13 +201,16 @@ class Agent:
         if self.batcher is None:
             raise EpisodeError(f"agent {self.name!r} has no engine")
         key = self._key(turn)
+        policy = self.settings.sampler or turn.policy
         completion = await self.batcher.generate(
-            Request(turn.policy, turn.prompt_ids, turn.sampling, seed_of(key), key, seen)
+            Request(policy, turn.prompt_ids, turn.sampling, seed_of(key), key, seen)
         )
         count("read", self.name, len(turn.prompt_ids))
         count("sampled", self.name, len(completion.token_ids))
         turn.completion_ids, turn.logprobs = completion.token_ids, completion.logprobs
         turn.version, turn.finish_reason = completion.policy_version, completion.finish_reason
+        if self.settings.sampler is not None:
+            turn.logprobs = None
         metadata: JSON = {} if completion.usage is None else {"usage": completion.usage}
         if completion.finish_reason == "length":
             metadata[CUT] = "length"

@@ -16,16 +16,20 @@ class Chain(ConferringTeam):
 
     Args:
         sees: earlier completions that an agent reads: of the `last` agent before it, or of `all`.
+        alone: the last agent reads the question only: it learns to answer without the others, whose
+            messages only its teacher reads (`distill.privileged: [partners]`).
     """
 
     sees: Literal["last", "all"] = "last"
+    alone: bool = False
 
     least = 2
 
     async def answer(self, talk: Conference) -> Message:
         messages: list[Message] = []
         for name in talk.names:
-            talk.tell(name, messages if self.sees == "all" else messages[-1:])
+            if not (self.alone and name == talk.names[-1]):
+                talk.tell(name, messages if self.sees == "all" else messages[-1:])
             messages.append(await talk.say(name))
         return messages[-1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from mrlm.config import ExperimentConfig, LoraConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.types import SamplingParams
-from mrlm.planning.model_shape import ModelShape, shape_of
+from mrlm.planning.model_shape import ModelShape, known_shape, shape_of
 from mrlm.planning.plan import arithmetic
 from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.play import Play
@@ -112,6 +113,31 @@ def test_adapters_train_few_weights_and_need_no_reference():
     adapter = 2 * 2 * (20 + 15 + 15 + 20 + 30 + 30 + 30)
     assert SHAPE.adapter(LoraConfig(r=2)) == adapter
     assert memory["gradients"] == 4 * adapter and "reference" not in memory
+
+
+def test_a_teacher_is_an_adapter_beside_the_policys_or_a_second_model(tiny_path, tmp_path):
+    """Of an adapter of another base that is a whole model; on a server it takes nothing."""
+    for name, base in (("same", tiny_path), ("other", "Qwen/Qwen2.5-0.5B")):
+        (tmp_path / name).mkdir()
+        config = {"r": 3, "peft_type": "LORA", "base_model_name_or_path": base}
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps(config))
+    shape = shape_of(tiny_path)
+    assert shape is not None
+    large = known_shape("Qwen/Qwen2.5-0.5B")
+    assert large is not None
+    adapter = 4 * shape.adapter(LoraConfig(r=3))
+    endpoint = {"base_url": "http://localhost/v1", "model": "x"}
+    for distill, lora, expected in [
+        ({"teacher_model": str(tmp_path / "same")}, {"r": 2}, adapter),
+        ({"teacher_model": str(tmp_path / "same")}, None, 4 * shape.parameters),
+        ({"teacher_model": str(tmp_path / "other")}, {"r": 2}, 4 * large.parameters),
+        ({"teacher_model": "stage:team/last"}, None, 4 * shape.parameters),
+        ({"teacher_endpoint": endpoint, "divergence": "sampled"}, None, 0),
+    ]:
+        model = {"model_name_or_path": tiny_path} | ({"lora": lora} if lora else {})
+        data = {"model": model, "distill": distill, "training": {"algorithm": "distill"}}
+        memory = plan_of(shape, **data).memory["policy"]
+        assert memory.get("reference", 0) == expected, distill
 
 
 def test_a_frozen_policy_only_needs_its_weights_and_cache():

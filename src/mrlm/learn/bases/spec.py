@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mrlm.config.policy_sections import EndpointConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.replayed import Replays
 from mrlm.core.rounds import Rounds
@@ -62,6 +63,8 @@ class SamplingPlan:
         replays: replays of each episode with a decision changed; `None`: none are played.
         refills: how often an iteration may sample further tasks to replace groups that a
             `GroupFilter` drops.
+        others: who plays a share of the tasks in place of the policies, `expert` or `teacher`, and
+            that share; their tokens are trained on.
         collection: collection of episodes before training on them; `None`: train once on each new
             episode.
         rounds: outer loop in which the policies answer rows and are trained on the answers, over
@@ -77,6 +80,7 @@ class SamplingPlan:
     cross: int | None = None
     replays: Replays | None = None
     refills: int = 0
+    others: tuple[str, float] | None = None
     collection: Collection | None = None
     rounds: Rounds | None = None
 
@@ -116,7 +120,10 @@ class Spec:
         scalar_head: every policy gets a scalar head, regardless of `columns`.
         reference: model that a policy's reference is loaded from, for all policies or by policy;
             `None`: the policy as it is at the start.
+        endpoint: server that scores in place of a reference; `None`: none.
+        top_k: tokens of the server's distributions that the loss compares.
         compares: the loss reads the distributions of the reference over the whole vocabulary.
+        reveals: what the reference reads beyond the prompts of the policy (`data/privileged.py`).
         unit: samples that micro-batches never split.
         orders: supported update orders of policies; the first is the default.
         swap_every: iterations after which agents exchange their policies; `None`: never.
@@ -141,7 +148,10 @@ class Spec:
     critic: CriticPlan = CriticPlan()
     scalar_head: bool = False
     reference: str | Mapping[str, str] | None = None
+    endpoint: EndpointConfig | None = None
+    top_k: int = 0
     compares: bool = False
+    reveals: tuple[str, ...] = ()
     unit: Literal["turn", "rollout", "pair", "joint_step"] = "turn"
     orders: tuple[Order, ...] = ("simultaneous", "alternating", "sequential")
     swap_every: int | None = None
@@ -161,7 +171,12 @@ class Spec:
 
     @property
     def has_reference(self) -> bool:
-        """Whether every policy has a frozen reference."""
+        """Whether every policy has a frozen reference with weights here."""
+        return self.endpoint is None and self.reads_reference
+
+    @property
+    def reads_reference(self) -> bool:
+        """Whether a reference, here or elsewhere, scores the policies' tokens."""
         return self.compares or bool(self.columns & {"ref_logprobs", "full_kl"})
 
     def reference_of(self, policy: str) -> str | None:

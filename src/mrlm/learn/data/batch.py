@@ -20,7 +20,7 @@ from torch import Tensor
 from mrlm.core.owners import role_of
 from mrlm.core.types import COLUMNS, Column, Turn
 from mrlm.learn.data.sample import Sample, Totals
-from mrlm.learn.fast.lm_head import Distributions
+from mrlm.learn.fast.lm_head import Distributions, TopTokens
 from mrlm.learn.fast.prefix_tree import PrefixTree, plant, ranges, to_device
 
 
@@ -86,7 +86,7 @@ class Batch:
     agents: list[str]
     totals: Totals
     host: dict[str, np.ndarray]
-    reference: Distributions | None = None
+    reference: Distributions | TopTokens | None = None
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -142,6 +142,20 @@ class Batch:
         """The samples packed without padding, with each shared prefix stored once."""
         ids = [sample.ids for sample in self.samples]
         return plant(ids, self.host["sequence"], self.host["place"], self.tokens.device)
+
+    @cached_property
+    def as_taught(self) -> Batch:
+        """The same tokens after the prompts of a teacher that reads more than the policy."""
+        if all(turn.teacher_ids is None for turn in self.turns):
+            return self
+        samples: list[Sample] = []
+        for sample in self.samples:
+            turns = [
+                turn if turn.teacher_ids is None else replace(turn, prompt_ids=turn.teacher_ids)
+                for turn in sample.turns
+            ]
+            samples += merge(turns, sample.unit, sample.rollout)
+        return pack(samples, self.totals, self.pad_id, self.tokens.device)
 
     @property
     def divisors(self) -> Tensor | None:

@@ -84,6 +84,24 @@ class Distributions:
         return logits.log_softmax(-1)
 
 
+@dataclass(frozen=True, slots=True)
+class TopTokens:
+    """The most likely tokens at N positions: `ids` and log-probs `states` (N, K), of a `vocabulary`
+    in which all others are unknown (`-inf`)."""
+
+    states: Tensor
+    ids: Tensor
+    vocabulary: int
+
+    def __getitem__(self, here: slice) -> TopTokens:
+        return TopTokens(self.states[here], self.ids[here], self.vocabulary)
+
+    def logprobs(self) -> Tensor:
+        """Log-probs (N, V)."""
+        rows = self.states.new_full((len(self.states), self.vocabulary), -torch.inf)
+        return rows.scatter_(1, self.ids, self.states)
+
+
 def _precise(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -93,7 +111,7 @@ Measure = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 (M, V) of the log-probs of p, whose weighted sum has the number's gradient by the logits of p."""
 
 
-def compare(p: Distributions, q: Distributions, measure: Measure) -> Tensor:
+def compare(p: Distributions, q: Distributions | TopTokens, measure: Measure) -> Tensor:
     """A number (N,) for each pair of distributions, with its gradient by p, chunk by chunk: no more
     than a chunk of log-probs exists at once, also in backward, which computes them again."""
 

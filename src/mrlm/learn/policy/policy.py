@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from mrlm.core.errors import ModelError
+from mrlm.core.types import Turn
 from mrlm.learn import ops
-from mrlm.learn.data.batch import Batch, Outputs
+from mrlm.learn.data.batch import Batch, Outputs, merge, pack
 from mrlm.learn.fast import packed_pass
 from mrlm.learn.fast.llama_modules import NotLean, take_general_way
-from mrlm.learn.fast.lm_head import Distributions
+from mrlm.learn.fast.lm_head import Distributions, TopTokens, rows_at_once
 from mrlm.learn.fast.packed_pass import LeanPass, hidden_states
 from mrlm.learn.policy.incoming import check_kind, live_adapter
 from mrlm.learn.policy.lora import BASE, adapter_weights, changes_nothing, set_adapter_weights
@@ -118,16 +119,21 @@ class Policy(PolicyWeights):
     @torch.no_grad()
     def reference_logprobs(self, batch: Batch) -> Tensor:
         """Log-probs (N,) of the trained tokens under the frozen reference."""
+        if self.remote_teacher is not None:
+            return self.remote_teacher.logprobs(batch.as_taught)
         self._need_reference()
-        lean = self._pass("reference")
+        lean, batch = self._pass("reference"), batch.as_taught
         if lean is not None:
             return lean.outputs(batch).logprobs
         return ops.token_logprobs(self._logits("reference", batch), batch.tokens)
 
-    def reference_distributions(self, batch: Batch) -> Distributions:
+    def reference_distributions(self, batch: Batch) -> Distributions | TopTokens:
         """The frozen reference's distributions at the trained tokens, N of them."""
+        if self.remote_teacher is not None:
+            size = self.output_layer.weight.shape[0]
+            return self.remote_teacher.distributions(batch.as_taught, size)
         self._need_reference()
-        lean = self._pass("reference")
+        lean, batch = self._pass("reference"), batch.as_taught
         with self.scoring():
             if lean is None:
                 return Distributions(self._logits("reference", batch))
@@ -225,6 +231,35 @@ class Policy(PolicyWeights):
             load_model(self.reference, file)
         else:
             set_adapter_weights(self.model, self.reference_adapter, load_file(file))
+
+
+def scored(policy: Policy, ids: Sequence[int], most: int) -> list[list[tuple[int, float, int]]]:
+    """For every token of a text but the first the (id, log-prob, rank from 1) of it and of the
+    `most` likeliest, given the tokens before."""
+    if len(ids) < 2:
+        return []
+    turn = Turn("", policy.name, [*ids[:1]], [*ids[1:]])
+    batch = pack(merge([turn]), None, policy.pad_id, policy.device)
+    rows: list[list[tuple[int, float, int]]] = []
+    with policy.scoring():
+        spread = policy.forward(batch).distributions
+        assert spread is not None
+        size = rows_at_once(spread.vocabulary, spread.states.device)
+        for start in range(0, len(spread), size):
+            logprobs = spread[slice(start, start + size)].logprobs()
+            own = batch.tokens[start : start + size, None]
+            number = logprobs.gather(1, own)
+            rank = 1 + (logprobs > number).sum(-1, keepdim=True)
+            top, tokens = logprobs.topk(min(most, logprobs.shape[1]))
+            ranks = torch.arange(1, top.shape[1] + 1, device=top.device).expand_as(top)
+            columns = [(tokens, own), (top, number), (ranks, rank)]
+            table = (torch.cat(pair, 1).tolist() for pair in columns)
+            for several in zip(*table, strict=True):
+                unique = {
+                    token: (token, x, place) for token, x, place in zip(*several, strict=True)
+                }
+                rows.append(list(unique.values()))
+    return rows
 
 
 def random_forward(policy: Policy, dropout: bool | None = None) -> bool:

@@ -20,6 +20,7 @@ from mrlm.learn.policy.lora import BASE, adapter_of, switch_adapter, without_ada
 from mrlm.learn.policy.modes import restored_modes
 from mrlm.learn.policy.own_forward import OwnForward, rounds_to_tf32
 from mrlm.learn.policy.quantized import num_weights, use_dequantized
+from mrlm.learn.policy.remote_teacher import RemoteTeacher
 from mrlm.learn.policy.saved_model import read_heads, read_model, write_model
 from mrlm.learn.policy.storage import Storage
 from mrlm.learn.policy.wrapped_modules import interface_of, modules_of, output_layer, unwrap
@@ -73,6 +74,8 @@ class PolicyWeights:
         self.reference: Any = reference
         self.reference_adapter: str = BASE
         self.reference_moved: bool = False
+        self.remote_teacher: RemoteTeacher | None = None
+        """A server that scores in place of a reference."""
         self.chat: Chat = chat or Chat(tokenizer)
         self.value_head: ValueHead | None = None
         self.lean: bool = lean and precision != "fp16"

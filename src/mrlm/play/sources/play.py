@@ -33,6 +33,7 @@ from mrlm.play.workflow import silent
 log: logging.Logger = logging.getLogger("mrlm")
 
 
+EXPERT = "expert"
 AssignOpponents = Callable[
     [EnvironmentSpec, int, Mapping[str, AgentSettings]], Mapping[str, AgentSettings]
 ]
@@ -362,7 +363,7 @@ class Play(EpisodeSource):
             return TextAgent(
                 settings, episode, None, key, lambda own, seen: ask(own.name, settings.view(seen))
             )
-        if self.demonstrate:
+        if self.demonstrate or settings.sampler == EXPERT:
             return TextAgent(settings, episode, None, key, partial(_expert, environment, episode))
         if own := environment.stops.get(settings.name):
             stops = tuple(dict.fromkeys((*settings.sampling.stop, *own)))

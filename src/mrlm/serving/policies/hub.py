@@ -51,6 +51,11 @@ class Holder(Protocol):
     def take_folder(self, folder: Path) -> None:
         """Load weights from a Hugging Face folder of a model or an adapter."""
 
+    def score(self, ids: Sequence[int], most: int) -> list[list[tuple[int, float, int]]]:
+        """For every token but the first the (id, log-prob, rank) of it and of the `most` likeliest,
+        given the tokens before."""
+        ...
+
     def tokenizer_files(self) -> dict[str, bytes]:
         """The files that `save_pretrained` writes for its tokenizer, by name."""
         ...
@@ -338,6 +343,18 @@ class PolicyHub:
             self.asleep = True
             for policy in self.served.values():
                 await policy.engine.load_weights(policy.name, policy.holder, policy.version)
+
+
+async def score(
+    hub: PolicyHub, served: ServedPolicy, ids: Sequence[int], most: int
+) -> list[list[tuple[int, float, int]]]:
+    """`Holder.score` of a prompt that was read, while no request is being sampled."""
+
+    async def job() -> list[list[tuple[int, float, int]]]:
+        async with hub._weight_lock.alone():
+            return await asyncio.to_thread(served.holder.score, ids, most)
+
+    return await asyncio.wrap_future(hub._submit(job()))
 
 
 async def _guarded(job: Coroutine[Any, Any, T]) -> T:

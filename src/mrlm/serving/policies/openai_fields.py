@@ -38,6 +38,10 @@ WITHOUT_EFFECT: frozenset[str] = frozenset(
 )  # fmt: skip
 """Fields that change no answer, whatever their value is."""
 SPECIAL = ("skip_special_tokens",)
+SCORES = "prompt_logprobs"
+"""A field of text completions: number of the likeliest tokens whose log-probs are returned at each
+position of the prompt, besides that of its own token."""
+MOST_SCORED = 100
 """A field of the routes that answer with ids: whether special tokens are left out of the text."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
@@ -273,6 +277,22 @@ def completion_logprobs(chat: Chat, completion: Completion) -> JSON:
         "text_offset": offsets[: len(tokens)],
         "top_logprobs": [{t: p} for t, p in zip(tokens, completion.logprobs, strict=True)],
     }
+
+
+def prompt_scores(chat: Chat, rows: Sequence[Sequence[tuple[int, float, int]]]) -> list[Any]:
+    """The log-probs of a prompt as vLLM gives them: none for the first token, then id -> log-prob,
+    rank and text."""
+    text = chat.tokenizer.decode
+    return [
+        None,
+        *(
+            {
+                str(token): {"logprob": logprob, "rank": rank, "decoded_token": text([token])}
+                for token, logprob, rank in row
+            }
+            for row in rows
+        ),
+    ]
 
 
 def _tokens(chat: Chat, completion: Completion) -> list[str]:

@@ -14,9 +14,11 @@ from mrlm.core.errors import ChatTemplateError, ConfigError
 from mrlm.core.types import Completion, Message, Role
 from mrlm.play.engine import Request
 from mrlm.serving.policies.admission import AdmissionLimits, Refusal, check_size, parsed
-from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy
+from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy, score
 from mrlm.serving.policies.openai_fields import (
     JSON,
+    MOST_SCORED,
+    SCORES,
     SPECIAL,
     Fields,
     chat_logprobs,
@@ -24,6 +26,7 @@ from mrlm.serving.policies.openai_fields import (
     events,
     head,
     is_ids,
+    prompt_scores,
     spoken,
     usage,
 )
@@ -141,13 +144,15 @@ class OpenAIHandler:
 
     async def complete(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
         """Completions of texts or of lists of token ids."""
-        fields = Fields(body, closed=True, done=SPECIAL)
+        fields = Fields(body, closed=True, done=(*SPECIAL, SCORES))
         special = SPECIAL[0] in body and not fields.flag(SPECIAL[0])
         served = self.hub.find(fields.text("model"))
         limit = fields.whole("max_tokens", DEFAULT_TEXT_TOKENS, 1, 1 << 31)
         scored = body.get("logprobs") is not None and fields.whole("logprobs", 0, 0, 5) >= 0
         shows_ids = fields.flag("return_token_ids")
         fields.flag("stream")  # checked before anything is sampled
+        scores: dict[int, list[JSON | None]] = {}
+        most = None if body.get(SCORES) is None else fields.whole(SCORES, 0, 0, MOST_SCORED)
 
         def asked() -> list[Request]:
             return _requests(served, fields, _prompts(served, body.get("prompt")), limit)
@@ -162,10 +167,18 @@ class OpenAIHandler:
                 "finish_reason": completion.finish_reason,
                 "stop_reason": None,
                 **(ids if shows_ids else {}),
+                **({} if most is None else {SCORES: scores[id(sent.prompt_ids)]}),
             }
 
-        sampled = self.hub.sample(fields.count(), asked)
-        return await self._completed("text_completion", fields, sampled, choice)
+        async def sampled() -> tuple[Sequence[Request], Sequence[Completion]]:
+            sent, completions = await self.hub.sample(fields.count(), asked)
+            for request in sent:
+                if most is not None and id(request.prompt_ids) not in scores:
+                    rows = await score(self.hub, served, request.prompt_ids, most)
+                    scores[id(request.prompt_ids)] = prompt_scores(served.chat, rows)
+            return sent, completions
+
+        return await self._completed("text_completion", fields, sampled(), choice)
 
     # -- parts -------------------------------------------------------------------------------------
 
