@@ -23,6 +23,7 @@ from mrlm.build.compatibility import (
     check_tracking,
     check_trained,
     crossed,
+    effects_obstacle,
 )
 from mrlm.build.engines import make_engines
 from mrlm.build.environments import check_isolation, make_environments
@@ -169,6 +170,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
         frozen=placing.frozen(policies, copies),
         team=team_config(plan),
         live_models=[name for name in plan.parts.models if origin_of(plan, name)[0] is not None],
+        measures_effects=placing.local and effects_obstacle(plan) is None,
     )
     if config.distributed.enabled and config.distributed.strategy == "fsdp":
         _shard(run)

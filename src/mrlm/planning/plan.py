@@ -383,6 +383,13 @@ def _say_what_is_open(plan: Plan, config: ExperimentConfig, sampling: Any) -> No
             f"groups without advantage are replaced, so up to {1 + sampling.refills} times as "
             "many are played"
         )
+    section, steps = config.evaluation, plan.iterations or 1
+    most = section.replays(steps, plan.tasks * plan.samples) if section.episodes else 0
+    if section.effects is None and plan.agents > 1 and most:
+        plan.notes.append(
+            f"an evaluation replays at most {most} episodes for the effects of agents, about a "
+            "fortieth of what is played until the next (evaluation.effects: 0 for none)"
+        )
     if (outer := sampling.rounds) is not None:
         plan.notes.append(
             f"each round begins with one completion of every row, goes over them {outer.passes} "

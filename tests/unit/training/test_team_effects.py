@@ -9,7 +9,7 @@ import pytest
 
 from mrlm import MAGRPOTrainer, SimulatedEnvironment, run_experiment
 from mrlm.build.policies import LiveObjects
-from mrlm.config import parse_config
+from mrlm.config import EvaluationConfig, parse_config
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -96,9 +96,14 @@ def test_an_ignored_agent_has_no_effect_and_one_that_matters_has(tmp_path: Path)
     assert effects(first)[changed] != effects(last)[changed]
 
 
-def test_they_are_the_same_through_the_trainer_and_change_nothing_else(tmp_path: Path) -> None:
+def test_they_are_the_same_through_the_trainer_and_change_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = {}
-    for count in (0, 4):
+    few = EvaluationConfig(episodes=4).replays(1, 8), EvaluationConfig(episodes=16).replays(9, 8)
+    assert few == (0, 2)  # of 8 + 4 and of 72 + 16 episodes
+    monkeypatch.setattr(EvaluationConfig, "replays", lambda *_: 14)  # two of five each, and more
+    for count in (0, 4, None):
         data = settings(output_dir=str(tmp_path / f"run{count}"))
         data["evaluation"] = {**data["evaluation"], "effects": count}
         rows[count] = run_experiment(parse_config(data, [], "the test")).history
@@ -113,12 +118,17 @@ def test_they_are_the_same_through_the_trainer_and_change_nothing_else(tmp_path:
         output_dir=str(tmp_path / "trainer"),
         evaluation={"episodes": 4, "greedy": False, "effects": 4},
     )
-    for one, other, trained in zip(rows[0], rows[4], made.train().history, strict=True):
+    for one, other, trained, few in zip(
+        rows[0], rows[4], made.train().history, rows[None], strict=True
+    ):
+        assert {*effects(few)} == {*effects(other)} and effects(few) != effects(other)
+        assert few["eval/marginal/heard"] > 0.1
         assert effects(one) == {} and effects(other) == effects(trained) != {}
         timed = {name for name in other if "second" in name} | {"time"}
-        assert {k: v for k, v in other.items() if k not in timed | effects(other).keys()} == {
-            k: v for k, v in one.items() if k not in timed
-        }
+        for more in (other, few):
+            assert {k: v for k, v in more.items() if k not in timed | effects(other).keys()} == {
+                k: v for k, v in one.items() if k not in timed
+            }
 
 
 @pytest.mark.parametrize(
