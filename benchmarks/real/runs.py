@@ -61,6 +61,11 @@ def missing(rows: Sequence[Row], arms: Sequence[str], seeds: int) -> list[Job]:
     return [job for job in jobs if (job.arm, job.seed) not in done]
 
 
+def folder_of(arm: str, seed: object) -> str:
+    """The name of a run's folder."""
+    return f"{arm.replace('/', '-').replace(' ', '_')}-{seed}"
+
+
 def changes_of(job: Job, model: str, folder: Path, device: str = "cpu") -> list[str]:
     """The settings of a run that differ from those of its config."""
     changes = [f"model.model_name_or_path={model}", f"output_dir={folder}"]
@@ -144,6 +149,8 @@ def read(history: Sequence[Mapping[str, Any]], row: Measured, measure: str) -> N
         evaluated = {k: x for k, x in metrics.items() if k.startswith("eval/reward/")}
         name = "reward/mean" if measure == "reward" else f".+/{measure}"
         values = [x for k, x in metrics.items() if re.fullmatch(f"eval/{name}", k)]
+        if not values:  # a start has not played against itself
+            continue
         row.tokens.append(total)
         row.rewards.append(round(values[0], 4))
         row.last = {k.removeprefix("eval/reward/"): round(x, 4) for k, x in evaluated.items()}

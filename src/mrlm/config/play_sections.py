@@ -308,10 +308,11 @@ class EvaluationConfig(Section):
     """End the run when evaluations no longer improve; by default never."""
     effects: Whole | None = None
     """Tasks of each evaluation that are replayed with messages left empty, for the effects of
-    agents: `eval/marginal/<agent>` and `eval/influence/<agent>/<other>`. Costs an episode for each
-    agent and each message that another agent reads, and two forward passes for each reader. By
-    default, for a team whose episodes can be replayed here, as many (at most 8) as take one replay
-    for 40 episodes that are played from one evaluation to the next; 0 measures none."""
+    agents: `eval/marginal/<agent>`, `eval/influence/<agent>/<other>` and `eval/changed/<agent>/
+    <other>`. Costs an episode for each agent and each message that another agent reads, and two
+    forward passes for each reader. By default, for a team whose episodes can be replayed here, as
+    many (at most 8) as take one replay for 40 episodes that are played from one evaluation to the
+    next; 0 measures none."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "every": Matters(

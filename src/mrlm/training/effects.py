@@ -110,10 +110,11 @@ def influences(
 
 async def effect_metrics(run: Run, groups: Sequence[Group]) -> dict[str, float]:
     """Metrics of the first tasks of an evaluation: `marginal/<agent>`, the team's reward minus
-    that with all messages of the agent empty; and `influence/<agent>/<other>`, the divergence of
-    the other agent's next turn without a message of the agent, in nats per token of its first
-    `READ`. Means over tasks and messages; failed episodes and branches are left out. There are
-    `evaluation.effects` tasks, or those that cost little (`EvaluationConfig.replays`).
+    that with all messages of the agent empty; `influence/<agent>/<other>`, the divergence of the
+    other agent's next turn without a message of the agent, in nats per token of its first `READ`;
+    and `changed/<agent>/<other>`, the share of these turns with another text without it. Means over
+    tasks and messages; failed episodes and branches are left out. There are `evaluation.effects`
+    tasks, or those that cost little (`EvaluationConfig.replays`).
 
     Args:
         run: the run.
@@ -177,7 +178,17 @@ async def _effects(
             for other, value in values.items()
             if value is not None
         ]
+        silent = {(turn.agent, turn.index): turn for turn in branch.turns}
+        metrics += [
+            (f"changed/{position[0]}/{turn.agent}", float(_text(turn) != _text(other)))
+            for turn in readers(episode, *position)
+            if (other := silent.get((turn.agent, turn.index))) is not None
+        ]
     return metrics
+
+
+def _text(turn: Turn) -> str:
+    return "" if turn.message is None else turn.message.content.strip()
 
 
 def _branches(run: Run, episode: Episode, past: Past, engines: Mapping[str, Engine]) -> Branches:

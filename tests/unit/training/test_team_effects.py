@@ -69,7 +69,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def effects(row: dict[str, Any]) -> dict[str, float]:
-    names = ("eval/marginal/", "eval/influence/")
+    names = ("eval/marginal/", "eval/influence/", "eval/changed/")
     return {name: value for name, value in row.items() if name.startswith(names)}
 
 
@@ -85,11 +85,15 @@ def test_an_ignored_agent_has_no_effect_and_one_that_matters_has(tmp_path: Path)
             "eval/influence/heard/ignored",
             "eval/influence/heard/last",
             "eval/influence/ignored/last",
+            "eval/changed/heard/ignored",
+            "eval/changed/heard/last",
+            "eval/changed/ignored/last",
         }
         assert found["eval/marginal/heard"] == pytest.approx(row["eval/reward/mean"])
         assert row["eval/reward/mean"] > 0.1
         assert found["eval/marginal/ignored"] == found["eval/marginal/last"] == 0.0
         assert found["eval/influence/heard/last"] > 1e-4
+        assert found["eval/changed/heard/ignored"] == found["eval/changed/ignored/last"] == 0.0
         assert found["eval/influence/heard/ignored"] == found["eval/influence/ignored/last"] == 0.0
     # measured with the current weights
     changed = "eval/influence/heard/last"
