@@ -124,14 +124,14 @@ async def effect_metrics(run: Run, groups: Sequence[Group]) -> dict[str, float]:
     count = section.effects
     if count is None and not run.measures_effects:
         return {}
-    groups = groups[: MOST_TASKS if count is None else count]
-    episodes = [item for group in groups for item in group.valid[:1] if item.scored]
-    scripts = [_scripts(past_of(episode)) for episode in episodes]
+    episodes = [item for group in groups[:count] for item in group.valid[:1] if item.scored]
     if count is None:
         trained = run.config.training.batch_size * run.algorithm.group_size
-        totals = np.cumsum([len(agents) + len(turns) for agents, turns in scripts])
-        most = section.replays(run.total_steps, trained)
-        episodes = episodes[: int(np.sum(totals <= most))]
+        scripts = [(item, *_scripts(past_of(item))) for item in episodes[:MOST_TASKS]]
+        read = [(item, len(agents) + len(turns)) for item, agents, turns in scripts if turns]
+        totals = np.cumsum([number for _, number in read])
+        number = int(np.sum(totals <= section.replays(run.total_steps, trained)))
+        episodes = [item for item, _ in read[:number]]
     policies = {item.policy: item.weights_of for item in [*run.learners, *run.frozen]}
     by_name: dict[str, list[float]] = {}
     try:
