@@ -132,9 +132,8 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
         log.info("schedule: %s", plan.schedule)
     assignments = assignments_of(plan, policies, plan.schedule)
     population = population_of(plan, policies, opponents, engines)
-    source = source_of(
-        plan, assignments[0], engines, population.assign_opponents if population else None
-    )
+    opposed = population.assign_opponents if population else None
+    source = source_of(plan, assignments[0], engines, opposed)
     total = total_steps(config.training, plan.spec, source.num_tasks())
     source.plan(total)
     checkpoint = None if resume is None else peers.first(lambda: checkpoint_of(config, resume))

@@ -334,6 +334,8 @@ class EvaluationConfig(Section):
             steps: iterations of the run.
             episodes: of an iteration.
         """
+        if self.effects is not None or not self.episodes:
+            return 0
         return (min(self.every or steps, steps) * episodes + self.episodes * self.samples) // 40
 
 

@@ -379,17 +379,11 @@ def _say_what_is_open(plan: Plan, config: ExperimentConfig, sampling: Any) -> No
     if config.generation.max_prompt_tokens is None:
         plan.notes.append("prompt tokens are not counted: generation.max_prompt_tokens is not set")
     if sampling.refills:
-        plan.notes.append(
-            f"groups without advantage are replaced, so up to {1 + sampling.refills} times as "
-            "many are played"
-        )
-    section, steps = config.evaluation, plan.iterations or 1
-    most = section.replays(steps, plan.tasks * plan.samples) if section.episodes else 0
-    if section.effects is None and plan.agents > 1 and most:
-        plan.notes.append(
-            f"an evaluation replays at most {most} episodes for the effects of agents, about a "
-            "fortieth of what is played until the next (evaluation.effects: 0 for none)"
-        )
+        times = 1 + sampling.refills
+        plan.notes.append(f"groups without advantage are replaced: up to {times} times as many")
+    most = config.evaluation.replays(plan.iterations or 1, plan.tasks * plan.samples)
+    if plan.agents > 1 and most:
+        plan.notes.append(f"evaluation.effects: at most {most} replays an evaluation; 0 for none")
     if (outer := sampling.rounds) is not None:
         plan.notes.append(
             f"each round begins with one completion of every row, goes over them {outer.passes} "
