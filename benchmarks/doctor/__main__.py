@@ -1,5 +1,6 @@
 """`python -m benchmarks.doctor`: trains healthy runs and runs with planted diseases, and counts the
-alarms of `mrlm doctor` in them. Runs that are there are not repeated."""
+alarms of `mrlm doctor` in them. Runs that are there are not repeated. With `--only` or `--real` the
+other rows of a page stay as they are."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from benchmarks.one_thread import use_one_thread
 use_one_thread()
 
 from benchmarks.doctor import report  # noqa: E402 - after the number of threads is set
-from benchmarks.doctor.found import Finding, examined  # noqa: E402
+from benchmarks.doctor.found import Finding, examined, real_runs  # noqa: E402
 from benchmarks.doctor.runs import Job, bases_of, jobs_of, prepare, state_of, train  # noqa: E402
 from benchmarks.learning.runs import quiet  # noqa: E402
 from benchmarks.report import machine, write_page  # noqa: E402
@@ -35,6 +36,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two short runs")
     parser.add_argument("--list", action="store_true", help="print the runs")
     parser.add_argument("--no-runs", action="store_true", help="examine the runs that are there")
+    parser.add_argument("--real", type=Path, help="folder of benchmarks.real: examine its runs")
     parser.add_argument("--output", type=Path, help="folder of models, runs and results")
     parser.add_argument("--page", type=Path, help="page to write; results go to doctor/ beside it")
     chosen = parser.parse_args(given)
@@ -42,8 +44,8 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
         parser.error("--seeds and --jobs must be at least 1")
     if chosen.first_seed < 0:
         parser.error("--first-seed must be at least 0")
-    if chosen.page and (chosen.quick or chosen.only):
-        parser.error("a --page needs all runs; remove --quick and --only")
+    if chosen.page and chosen.quick:
+        parser.error("a --page needs whole runs; remove --quick")
     if chosen.output is None:
         chosen.output = RESULTS / ("doctor-quick" if chosen.quick else "doctor")
     return chosen
@@ -59,9 +61,14 @@ def main(given: list[str] | None = None) -> int:
         print("\n".join(f"{job.kind:8} {job.name:24} seed {job.seed}" for job in jobs))
         return 0
     started = time.perf_counter()
-    findings = _run(jobs, chosen.jobs, not chosen.no_runs)
+    if chosen.real:
+        findings = real_runs(chosen.real)
+    else:
+        findings = _run(jobs, chosen.jobs, not chosen.no_runs)
     print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
     results = chosen.output if chosen.page is None else chosen.page.parent / "doctor"
+    if chosen.page and (chosen.only or chosen.real):
+        findings = report.merged(report.load(results / report.RESULTS), findings)
     report.save(results / report.RESULTS, findings, machine())
     text = report.markdown(findings, machine())
     print(text)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from benchmarks.doctor.runs import Job, state_of
@@ -15,7 +17,7 @@ class Finding:
     """The alarms of a run.
 
     Args:
-        kind, name, seed: which run.
+        kind, name, seed: which run; `real` is an arm of `benchmarks.real`.
         onset: first step of its disease.
         alarms: rows as in `alarms.jsonl`, without evidence; `stage` is the number of the stage.
         seconds: processor time of training.
@@ -65,16 +67,40 @@ class Finding:
 
 def examined(job: Job) -> Finding:
     """Examines the run folders of a job with all rules."""
-    from mrlm import examine
-
     done = state_of(job)
     assert done is not None
-    started, found = time.process_time(), Finding(job.kind, job.name, job.seed, job.onset)
-    for stage, folder in enumerate(done.folders):
-        for alarm in examine(job.place / folder):
+    finding = Finding(job.kind, job.name, job.seed, job.onset)
+    _examine(finding, [job.place / folder for folder in done.folders])
+    finding.seconds, finding.error = done.seconds, done.error
+    return finding
+
+
+def _examine(finding: Finding, folders: Sequence[Path]) -> None:
+    """Adds the alarms in the folders of a run's stages."""
+    from mrlm import examine
+
+    started = time.process_time()
+    for stage, folder in enumerate(folders):
+        for alarm in examine(folder):
             row = alarm.row()
             del row["schema"], row["evidence"]
-            found.alarms.append({"stage": stage, **row})
-    found.seconds, found.error = done.seconds, done.error
-    found.examined = round(time.process_time() - started, 2)
-    return found
+            finding.alarms.append({"stage": stage, **row})
+    finding.examined = round(time.process_time() - started, 2)
+
+
+def real_runs(folder: Path) -> list[Finding]:
+    """The alarms in the runs of `benchmarks.real`.
+
+    Args:
+        folder: its `--output`.
+    """
+    from benchmarks.real.runs import ARMS, folder_of
+
+    findings = []
+    for arm in ARMS:
+        for place in sorted(folder.glob(f"runs/{folder_of(arm, '*')}")):
+            finding = Finding("real", arm, int(place.name.rpartition("-")[2]), 1)
+            folders = sorted(path.parent for path in place.rglob("metrics.jsonl"))
+            _examine(finding, folders)
+            findings += [finding] if folders else []
+    return findings

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.doctor.found import Finding
-from benchmarks.doctor.table import DISEASES, NOTES, WITHIN
+from benchmarks.doctor.table import DISEASES, NOTES, REAL, WITHIN
 from mrlm.core import registry
 from mrlm.core.statistics import wilson_interval
 
@@ -25,10 +25,23 @@ def save(path: Path, found: Sequence[Finding], machine: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def load(path: Path) -> list[Finding]:
+    """The findings of a file that `save` has written."""
+    return [Finding(**row) for row in json.loads(path.read_text(encoding="utf-8"))["runs"]]
+
+
+def merged(old: Sequence[Finding], new: Sequence[Finding]) -> list[Finding]:
+    """All findings, of a run the new one."""
+    runs = {(each.kind, each.name, each.seed): each for each in [*old, *new]}
+    return list(runs.values())
+
+
 def markdown(found: Sequence[Finding], machine: str) -> str:
     """The tables of diseases and of rules, then the notes."""
     sick = [each for each in found if each.kind == "disease" and not each.error]
     healthy = [each for each in found if each.kind == "healthy" and not each.error]
+    real = [each for each in found if each.kind == "real"]
+    found = [*sick, *healthy]
     hours = sum(each.seconds for each in found) / 3600
     looked = sum(each.examined for each in found)
     seeds = ", ".join(map(str, sorted({each.seed for each in found})))
@@ -48,6 +61,8 @@ def markdown(found: Sequence[Finding], machine: str) -> str:
             *_rules(healthy, sick),
             "",
             *_notes(healthy, sick),
+            "",
+            *(_real(real) if real else ()),
         ]
     ).rstrip()
 
@@ -74,6 +89,25 @@ def _diseases(sick: Sequence[Finding]) -> Iterator[str]:
             f"| **all** | | | {len(delays)} of {len(sick)} ({low:.0%} to {high:.0%}) | "
             f"{statistics.median(delays) if delays else '–'} | {first} of {len(sick)} |"
         )
+
+
+def _real(runs: Sequence[Finding]) -> Iterator[str]:
+    yield (
+        "**A pretrained model.** The runs of [Real models](real-models.md), examined with the "
+        "rules as they are now."
+    )
+    yield ""
+    yield "| run | seeds | rules that are right | alarms: runs, first step |"
+    yield "|---|---|---|---|"
+    for name in dict.fromkeys(each.name for each in runs):
+        own, steps = [each for each in runs if each.name == name], {}
+        for each in own:
+            for rule in {row["rule"] for row in each.alarms}:
+                first = min(row["step"] for row in each.alarms if row["rule"] == rule)
+                steps.setdefault(rule, []).append(first)
+        alarms = [f"`{rule}`: {len(at)}, {min(at)}" for rule, at in sorted(steps.items())]
+        right = ", ".join(f"`{rule}`" for rule in REAL.get(name, ())) or "none, it is well"
+        yield f"| {name} | {len(own)} | {right} | {'; '.join(alarms) or 'none'} |"
 
 
 def _rules(healthy: Sequence[Finding], sick: Sequence[Finding]) -> Iterator[str]:

@@ -134,6 +134,16 @@ DISEASES: dict[str, Disease] = {
     ),
 }
 
+REAL: dict[str, tuple[str, ...]] = {
+    "relay/one": ("nothing_learned",),
+    "chain/team": ("nothing_learned",),
+    "guess/team": ("lazy_agent", "nothing_learned"),
+    "guess, entropy bonus/team": ("entropy", "lazy_agent", "reward_hacking"),
+    "guess, baseline by role/team": ("lazy_agent", "nothing_learned"),
+    "guess, IPPO/team": ("lazy_agent", "nothing_learned"),
+}
+"""Arm of `benchmarks.real` that goes wrong -> rules whose alarm is right; all others are well."""
+
 CONTROLS: tuple[Base, ...] = ("team", "shared", "critic")
 """The bases of the diseases themselves; that of `circle` is its own disease."""
 

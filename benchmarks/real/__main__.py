@@ -52,8 +52,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
     def make(job: Job) -> None:
-        name = f"{job.arm.replace('/', '-').replace(' ', '_')}-{job.seed}"
-        row = runs.train(job, chosen.model, chosen.output / "runs" / name, chosen.device)
+        folder = chosen.output / "runs" / runs.folder_of(job.arm, job.seed)
+        row = runs.train(job, chosen.model, folder, chosen.device)
         append(path, row)
         print(f"{row.arm} seed {row.seed} {row.rewards} {row.seconds:.0f} s", file=sys.stderr)
 

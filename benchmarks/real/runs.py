@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
 import subprocess
@@ -58,6 +59,11 @@ def missing(rows: Sequence[Row], arms: Sequence[str], seeds: int) -> list[Job]:
     done = {(row.arm, row.seed) for row in rows}
     jobs = [Job(arm, 0.0, seed) for arm in arms for seed in range(seeds)]
     return [job for job in jobs if (job.arm, job.seed) not in done]
+
+
+def folder_of(arm: str, seed: object) -> str:
+    """The name of a run's folder."""
+    return f"{arm.replace('/', '-').replace(' ', '_')}-{seed}"
 
 
 def changes_of(job: Job, model: str, folder: Path, device: str = "cpu") -> list[str]:
@@ -129,7 +135,8 @@ def read(history: Sequence[Mapping[str, Any]], row: Measured, measure: str) -> N
     Args:
         history: metrics of all steps.
         row: to be filled.
-        measure: `reward`, or a component of the reward.
+        measure: `reward`, a component of the reward, or the end of the name of another number of an
+            evaluation.
     """
     total = 0
     for metrics in history:
@@ -140,8 +147,10 @@ def read(history: Sequence[Mapping[str, Any]], row: Measured, measure: str) -> N
         if metrics.get("eval/reward/mean") is None:
             continue
         evaluated = {k: x for k, x in metrics.items() if k.startswith("eval/reward/")}
-        names = ["eval/reward/mean"] if measure == "reward" else list(evaluated)
-        values = [evaluated[k] for k in names if measure == "reward" or k.endswith(f"/{measure}")]
+        name = "reward/mean" if measure == "reward" else f".+/{measure}"
+        values = [x for k, x in metrics.items() if re.fullmatch(f"eval/{name}", k)]
+        if not values:  # a start has not played against itself
+            continue
         row.tokens.append(total)
         row.rewards.append(round(values[0], 4))
         row.last = {k.removeprefix("eval/reward/"): round(x, 4) for k, x in evaluated.items()}

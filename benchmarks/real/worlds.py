@@ -1,5 +1,5 @@
-"""The tasks that the library has no environment for: sums with a fixed list of rows, and a word
-that one agent describes and another guesses."""
+"""The tasks that the library has no environment for: sums with a fixed list of rows, a word that
+one agent describes and another guesses, two texts of different lengths, short functions of MBPP."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.data.tasks import read_rows
+from mrlm.environments.code import CodeExecutionEnvironment
 from mrlm.environments.math import MathReasoningEnvironment
 
 WRITTEN = """\
@@ -88,3 +90,47 @@ class Guess(Environment):
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         word = str(self._task.answer)
         return HINTS[word] if agent == "describer" else word
+
+
+TOPICS = """
+cats rivers trains bread winter music bridges bees stars tea horses clocks rain paper salt gold"""
+
+
+class Lengths(Environment):
+    """Two agents write about one topic at once. With r the ratio of the second's number of words to
+    the first's, both get max(0, 1 - |r - 2|). Other topics, the words of `Guess`, are held out."""
+
+    agents = ("short", "long")
+    reward_range = (0.0, 1.0)
+    max_turns = 1
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        topics = TOPICS.split() if split == "train" else sorted(HINTS)
+        topic = topics[seed % len(topics)]
+        text = f"Write about {topic}."
+        return Task(f"lengths-{split}-{seed}", [Message(text)], seed=seed, info={"topic": topic})
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        text = (task or self.task(seed or 0)).prompt[0].content
+        asked = {agent: [Message(f"{text} {agent.title()}.")] for agent in self.agents}
+        return StepResult({agent: Observation(messages) for agent, messages in asked.items()})
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        short, long = (len(actions[agent].content.split()) for agent in self.agents)
+        ratio = long / max(1, short)
+        parts = {"ratio": ratio, "short": float(short), "long": float(long)}
+        value = max(0.0, 1.0 - abs(ratio - 2.0))
+        return StepResult(rewards={a: Reward(value, parts) for a in self.agents}, done=True)
+
+
+class ShortFunctions(CodeExecutionEnvironment):
+    """`code` with the functions of MBPP that have the shortest solutions; every fourth is held out.
+
+    Args:
+        count: of functions.
+    """
+
+    def __init__(self, count: int = 128) -> None:
+        rows = sorted(read_rows("mbpp"), key=lambda row: len(row["code"]))[:count]
+        train = [row for place, row in enumerate(rows) if place % 4]
+        super().__init__(dataset=train, eval_dataset=rows[::4], max_attempts=1)

@@ -32,6 +32,7 @@ ROWS: dict[str, str] = {
     "distinct_completions": "test_agent_numbers.py::test_distinct_completions_by_agent",
     "marginal/<agent>": "test_team_effects.py",
     "influence/<agent>/<agent>": "test_team_effects.py",
+    "changed/<agent>/<agent>": "test_team_effects.py",
     "num_groups_played": "test_plans.py",
     "num_groups_trained": "test_plans.py",
     "advantage/mean": "test_agent_numbers.py::test_advantages_by_policy",

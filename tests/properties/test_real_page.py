@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks.learning.worlds import Alone
 from benchmarks.real import report, runs
-from benchmarks.real.worlds import Guess, Sums
+from benchmarks.real.worlds import Guess, Lengths, Sums
 
 from mrlm import Message, check_environment, load_config
 from mrlm.environments.relay import RelayEnvironment
@@ -29,7 +29,7 @@ def test_every_arm_has_a_config(arm: str, tmp_path: Path) -> None:
 
 def test_tasks_reward_what_they_say() -> None:
     alone = Alone(20, style="question")
-    for env in (Guess(), alone, Sums(3)):
+    for env in (Guess(), alone, Sums(3), Lengths()):
         check_environment(env)
     task = Guess().task(3)
     for hint, named, reward in (("a hint", task.answer, 1.2), (task.answer, task.answer, -0.1)):
@@ -38,6 +38,10 @@ def test_tasks_reward_what_they_say() -> None:
         env.step({"describer": Message(str(hint))})
         result = env.step({"guesser": Message(str(named))})
         assert result.rewards["describer"].value == pytest.approx(reward)
+    lengths = Lengths()
+    lengths.reset(lengths.task(1))
+    result = lengths.step({"short": Message("one two"), "long": Message("one two three four five")})
+    assert result.rewards["short"].value == pytest.approx(0.5)
     assert alone.task(5, "eval").answer == RelayEnvironment(max_number=20).task(5, "eval").answer
 
 

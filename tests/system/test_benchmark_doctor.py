@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks.doctor.__main__ import main
 from benchmarks.doctor.found import Finding
-from benchmarks.doctor.report import RESULTS, markdown
+from benchmarks.doctor.report import RESULTS, markdown, merged
 from benchmarks.doctor.runs import bases_of, config_of, jobs_of
 from benchmarks.doctor.table import CONTROLS, DISEASES, STEPS, WITHIN
 
@@ -75,7 +75,10 @@ def test_the_tables_count_runs_and_not_alarms() -> None:
         Finding("healthy", "team", 0, 99, [_alarm("lazy_agent", 3)] * 2),
         Finding("healthy", "team", 1, 99),
     ]
+    real = [Finding("real", "relay/one", n, 1, [_alarm("nothing_learned", 8 + n)]) for n in (0, 1)]
+    found = merged(found, [*real, Finding("healthy", "team", 1, 99)])
     text = markdown(found, "a machine")
+    assert "| relay/one | 2 | `nothing_learned` | `nothing_learned`: 2, 8 |" in text
     assert "| mute agent |" in text and "| 1 of 2 | 3 | 1 of 2 |" in text
     assert "| `lazy_agent` | 1 of 2 | 1 of 2 | 9.5% to 90.5% | 1 of 2 |" in text
     assert "- missed: mute agent, seed 1" in text
@@ -107,4 +110,4 @@ def test_every_run_finds_the_model_it_starts_from(tmp_path: Path) -> None:
 def test_a_page_takes_whole_results_only(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--quick", "--page", "doctor.md"])
-    assert "needs all runs" in capsys.readouterr().err
+    assert "needs whole runs" in capsys.readouterr().err

@@ -258,26 +258,31 @@ def _check_tree(plan: RunPlan, env: EnvironmentSpec) -> None:
 
 def check_effects(plan: RunPlan) -> None:
     """Refuses effects of agents where evaluated episodes cannot be replayed."""
-    config, key = plan.config, "evaluation.effects"
-    if not (config.evaluation.effects and config.evaluation.episodes):
-        return
-    if config.distributed.enabled:
-        raise ConfigError(
-            f"{key}: episodes are replayed where the weights are, in one process; remove it or "
+    section, obstacle = plan.config.evaluation, effects_obstacle(plan)
+    if section.effects and section.episodes and obstacle is not None:
+        raise ConfigError(f"evaluation.effects: {obstacle}")
+
+
+def effects_obstacle(plan: RunPlan) -> str | None:
+    """Why the effects of agents cannot be measured in evaluations; `None` if they can."""
+    if plan.config.distributed.enabled:
+        return (
+            "episodes are replayed where the weights are, in one process; remove it or "
             "distributed, and use `mrlm why` on the run"
         )
     for env in plan.environments:
         if not env.template.seeded:
-            raise ConfigError(
-                f"{key}: environment {env.name!r} cannot be replayed, since its reset takes "
+            return (
+                f"environment {env.name!r} cannot be replayed, since its reset takes "
                 "neither seed nor task; give its reset a parameter seed, or remove the setting"
             )
     assigned = plan.assignment.policy_of
     if len(assigned) < 2:
-        raise ConfigError(f"{key}: the team has one agent, {next(iter(assigned))!r}; remove it")
+        return f"the team has one agent, {', '.join(map(repr, assigned))}; remove it"
     for agent, name in assigned.items():
         if plan.assignment.policies[name].endpoint is not None:
-            raise ConfigError(
-                f"{key}: agent {agent!r} is played by policy {name!r} behind an API, which cannot "
+            return (
+                f"agent {agent!r} is played by policy {name!r} behind an API, which cannot "
                 "be replayed; remove the setting"
             )
+    return None

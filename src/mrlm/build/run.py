@@ -23,6 +23,7 @@ from mrlm.build.compatibility import (
     check_tracking,
     check_trained,
     crossed,
+    effects_obstacle,
 )
 from mrlm.build.engines import make_engines
 from mrlm.build.environments import check_isolation, make_environments
@@ -131,9 +132,8 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
         log.info("schedule: %s", plan.schedule)
     assignments = assignments_of(plan, policies, plan.schedule)
     population = population_of(plan, policies, opponents, engines)
-    source = source_of(
-        plan, assignments[0], engines, population.assign_opponents if population else None
-    )
+    opposed = population.assign_opponents if population else None
+    source = source_of(plan, assignments[0], engines, opposed)
     total = total_steps(config.training, plan.spec, source.num_tasks())
     source.plan(total)
     checkpoint = None if resume is None else peers.first(lambda: checkpoint_of(config, resume))
@@ -169,6 +169,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
         frozen=placing.frozen(policies, copies),
         team=team_config(plan),
         live_models=[name for name in plan.parts.models if origin_of(plan, name)[0] is not None],
+        measures_effects=placing.local and effects_obstacle(plan) is None,
     )
     if config.distributed.enabled and config.distributed.strategy == "fsdp":
         _shard(run)

@@ -306,10 +306,13 @@ class EvaluationConfig(Section):
     the one named here."""
     early_stopping: EarlyStoppingConfig | None = None
     """End the run when evaluations no longer improve; by default never."""
-    effects: Whole = 0
+    effects: Whole | None = None
     """Tasks of each evaluation that are replayed with messages left empty, for the effects of
-    agents: `eval/marginal/<agent>` and `eval/influence/<agent>/<other>`. Costs an episode for each
-    agent and each message that another agent reads, and two forward passes for each reader."""
+    agents: `eval/marginal/<agent>`, `eval/influence/<agent>/<other>` and `eval/changed/<agent>/
+    <other>`. Costs an episode for each agent and each message that another agent reads, and two
+    forward passes for each reader. By default, for a team whose episodes can be replayed here, as
+    many (at most 8) as take one replay for 40 episodes that are played from one evaluation to the
+    next; 0 measures none."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "every": Matters(
@@ -322,6 +325,18 @@ class EvaluationConfig(Section):
             "episodes is 0, so nothing is evaluated; set evaluation.episodes, or remove it",
         ),
     }
+
+    def replays(self, steps: int, episodes: int) -> int:
+        """Replays of an evaluation where `effects` is not set: one for 40 episodes that are played
+        from one evaluation to the next.
+
+        Args:
+            steps: iterations of the run.
+            episodes: of an iteration.
+        """
+        if self.effects is not None or not self.episodes:
+            return 0
+        return (min(self.every or steps, steps) * episodes + self.episodes * self.samples) // 40
 
 
 class OpponentsConfig(Section):

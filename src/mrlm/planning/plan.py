@@ -379,10 +379,11 @@ def _say_what_is_open(plan: Plan, config: ExperimentConfig, sampling: Any) -> No
     if config.generation.max_prompt_tokens is None:
         plan.notes.append("prompt tokens are not counted: generation.max_prompt_tokens is not set")
     if sampling.refills:
-        plan.notes.append(
-            f"groups without advantage are replaced, so up to {1 + sampling.refills} times as "
-            "many are played"
-        )
+        times = 1 + sampling.refills
+        plan.notes.append(f"groups without advantage are replaced: up to {times} times as many")
+    most = config.evaluation.replays(plan.iterations or 1, plan.tasks * plan.samples)
+    if plan.agents > 1 and most:
+        plan.notes.append(f"evaluation.effects: at most {most} replays an evaluation; 0 for none")
     if (outer := sampling.rounds) is not None:
         plan.notes.append(
             f"each round begins with one completion of every row, goes over them {outer.passes} "

@@ -4,7 +4,9 @@ In the recorded episodes of the last steps nearly all of an agent's messages are
 team, all its advantages are 0 or far smaller than those of another agent in every one of the last
 steps: its turns get no credit; or, with `evaluation.effects`, in several evaluations its messages
 change nothing of what others write, silence in its place costs nothing, and other agents have an
-influence; or, while its advantages are 0 and the task is not solved, its answers to a task are the
+influence; or, in a team of one speaker and one listener that has not solved its task, in several
+evaluations the listener's turns are the same with silence in place of the speaker's, which costs
+nothing; or, while its advantages are 0 and the task is not solved, its answers to a task are the
 same in nearly all recent groups, although the messages of another agent that it read differ.
 """
 
@@ -38,7 +40,8 @@ class LazyAgent(Rule):
         evaluations: consecutive evaluations without an effect.
         influence: that of another agent, in nats per token, from which messages are read.
         groups: least number of recent groups whose messages differ.
-        same: share of these in which its answers do not.
+        same: share of these in which its answers do not; and of its turns that are the same with
+            silence in place of what it reads.
         cost: of silence, in standard deviations of the held-out reward.
     """
 
@@ -69,6 +72,7 @@ class LazyAgent(Rule):
                 self._mute(messages) or self._ignored(history, agent) or self._idle(history, agent)
             )
             finding = finding or self._deaf(history, episodes, agent)
+            finding = finding or self._deaf_alone(history, episodes, agent)
             if finding is not None:
                 since, because = finding
                 rows = [row for row in training(episodes) if agent in row["agents"]]
@@ -130,12 +134,10 @@ class LazyAgent(Rule):
         pairs = history.names(r"eval/influence/(.+)")
         pair_names = [name for name, pair in pairs.items() if pair.startswith(f"{agent}/")]
         others = [name for name in pairs if name not in pair_names]
-        steps, costs = history.known(f"eval/marginal/{agent}", self.evaluations)
-        deviations = history.known("eval/reward/std")[1]
-        if not pair_names or not others or len(costs) < self.evaluations or not len(deviations):
+        free = self._free(history, agent)
+        if not pair_names or not others or free is None:
             return None
-        if costs.max() > self.cost * float(np.median(deviations)):
-            return None
+        since, cost = free
         values = [history.known(name, self.evaluations)[1] for name in (*pair_names, *others)]
         if any(len(value_row) < self.evaluations for value_row in values):
             return None
@@ -145,11 +147,41 @@ class LazyAgent(Rule):
         )
         if (read < self.influence).any() or (most > self.share * read).any():
             return None
-        return int(steps[0]), (
+        return since, (
             f"its messages have an influence of at most {most.max():.2g} nats per token in "
             f"{self.evaluations} evaluations, those of another agent {read.min():.2g} or more, and "
-            f"silence in its place costs at most {costs.max():.2g}"
+            f"silence in its place costs at most {cost:.2g}"
         )
+
+    def _deaf_alone(self, history: History, episodes: RecentEpisodes, agent: str) -> Finding | None:
+        """Whether its turns did not depend on those of the only agent that it reads in the last
+        evaluations."""
+        pairs = history.names(r"eval/changed/(.+)")
+        if len(pairs) != 1:
+            return None
+        ((name, pair),) = pairs.items()
+        speaker, _, listener = pair.partition("/")
+        changed = history.known(name, self.evaluations)[1]
+        free = self._free(history, speaker)
+        if listener != agent or free is None or len(changed) < self.evaluations:
+            return None
+        if changed.max() > 1 - self.same or solved(history, episodes, self.steps):
+            return None
+        return free[0], (
+            f"its turns do not depend on what {speaker} writes: with silence in its place "
+            f"{1 - changed.max():.0%} of them are the same in {self.evaluations} evaluations, and "
+            f"the reward falls by at most {free[1]:.2g}"
+        )
+
+    def _free(self, history: History, agent: str) -> tuple[int, float] | None:
+        """The first of the last evaluations and what silence costs at most in them, if that is
+        nothing."""
+        steps, costs = history.known(f"eval/marginal/{agent}", self.evaluations)
+        deviations = history.known("eval/reward/std")[1]
+        if len(costs) < self.evaluations or not len(deviations):
+            return None
+        free = costs.max() <= self.cost * float(np.median(deviations))
+        return (int(steps[0]), float(costs.max())) if free else None
 
 
 PLUGIN = LazyAgent

@@ -3,12 +3,15 @@ an evaluation: its episodes are replayed with messages left empty."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from mrlm.core.episodes import Episode, Group
+from mrlm.core.errors import ConfigError
 from mrlm.core.timing import span
 from mrlm.core.types import Turn
 from mrlm.learn import ops
@@ -24,6 +27,13 @@ from mrlm.play.sources.branches import (
     past_of,
 )
 from mrlm.training.run import Run
+
+log = logging.getLogger(__name__)
+
+MOST_TASKS = 8
+"""Tasks of an evaluation that are replayed at most, where it is not set."""
+READ = 128
+"""Tokens of a turn of which an evaluation measures the influence at most."""
 
 
 def influence(policy: Policy, turn: Turn, without: Sequence[int]) -> float:
@@ -64,6 +74,7 @@ def influences(
     position: TurnPlace,
     past: Past,
     policies: Mapping[str, Policy],
+    most: int | None = None,
 ) -> dict[str, float | None]:
     """The influence of a message on the next turn of every other agent.
 
@@ -73,6 +84,7 @@ def influences(
         position: the turn of the message.
         past: the turns of the episode.
         policies: the policies with weights here.
+        most: tokens of a turn that are read; all by default.
 
     Returns:
         Next agent -> the influence; `None` where its policy has no weights here, or it did not act
@@ -87,7 +99,7 @@ def influences(
             by_agent[turn.agent] = None
             continue
         recorded = replace(
-            turn, prompt_ids=list(was.asked), completion_ids=was.completion.token_ids
+            turn, prompt_ids=list(was.asked), completion_ids=was.completion.token_ids[:most]
         )
         by_agent[turn.agent] = influence(policy, recorded, other.prompt_ids)
     return by_agent
@@ -97,24 +109,52 @@ def influences(
 
 
 async def effect_metrics(run: Run, groups: Sequence[Group]) -> dict[str, float]:
-    """Metrics of the first `evaluation.effects` tasks: `marginal/<agent>`, the team's reward minus
-    that with all messages of the agent empty; and `influence/<agent>/<other>`, the divergence of
-    the other agent's next turn without a message of the agent, in nats per token. Means over tasks
-    and messages; failed episodes and branches are left out.
+    """Metrics of the first tasks of an evaluation: `marginal/<agent>`, the team's reward minus
+    that with all messages of the agent empty; `influence/<agent>/<other>`, the divergence of the
+    other agent's next turn without a message of the agent, in nats per token of its first `READ`;
+    and `changed/<agent>/<other>`, the share of these turns with another text without it. Means over
+    tasks and messages; failed episodes and branches are left out. There are `evaluation.effects`
+    tasks, or those that cost little (`EvaluationConfig.replays`).
 
     Args:
         run: the run.
         groups: of the evaluation, played with the current policies.
     """
-    count = run.config.evaluation.effects
+    section = run.config.evaluation
+    count = section.effects
+    if count is None and not run.measures_effects:
+        return {}
     episodes = [item for group in groups[:count] for item in group.valid[:1] if item.scored]
+    if count is None:
+        trained = run.config.training.batch_size * run.algorithm.group_size
+        scripts = [(item, *_scripts(past_of(item))) for item in episodes[:MOST_TASKS]]
+        read = [(item, len(agents) + len(turns)) for item, agents, turns in scripts if turns]
+        totals = np.cumsum([number for _, number in read])
+        number = int(np.sum(totals <= section.replays(run.total_steps, trained)))
+        episodes = [item for item, _ in read[:number]]
     policies = {item.policy: item.weights_of for item in [*run.learners, *run.frozen]}
     by_name: dict[str, list[float]] = {}
-    with span("evaluation"):
-        for episode in episodes:
-            for name, value in await _effects(run, episode, policies):
-                by_name.setdefault(name, []).append(value)
+    try:
+        with span("evaluation"):
+            values = await asyncio.gather(*(_effects(run, each, policies) for each in episodes))
+    except ConfigError as error:
+        if count is not None:
+            raise
+        run.measures_effects = False
+        log.warning("the effects of agents are not measured any more: %s", error)
+        return {}
+    for name, value in (pair for pairs in values for pair in pairs):
+        by_name.setdefault(name, []).append(value)
     return {name: float(np.mean(values)) for name, values in by_name.items()}
+
+
+def _scripts(past: Past) -> tuple[list[str], list[TurnPlace]]:
+    """The agents of an episode, and the turns that another agent may have read."""
+    later = {position: [q for q in past if past[q].when > past[position].when] for position in past}
+    messages = [
+        position for position in past if any(other[0] != position[0] for other in later[position])
+    ]
+    return list(dict.fromkeys(agent for agent, _ in past)), messages
 
 
 async def _effects(
@@ -122,11 +162,7 @@ async def _effects(
 ) -> list[tuple[str, float]]:
     """Names and values of the metrics in one episode."""
     past = past_of(episode)
-    later = {position: [q for q in past if past[q].when > past[position].when] for position in past}
-    messages = [
-        position for position in past if any(other[0] != position[0] for other in later[position])
-    ]
-    agents = list(dict.fromkeys(agent for agent, _ in past))
+    agents, messages = _scripts(past)
     scripts = [Script(agents=frozenset([agent]), how="text") for agent in agents]
     scripts += [Script(turns=frozenset([position]), how="text") for position in messages]
     branches = await _branches(run, episode, past, run.engines).branches(scripts)
@@ -136,13 +172,23 @@ async def _effects(
         if not branch.failed and branch.scored
     ]
     for position, branch in zip(messages, branches[len(agents) :], strict=True):
-        values = influences(episode, branch, position, past, policies)
+        values = influences(episode, branch, position, past, policies, READ)
         metrics += [
             (f"influence/{position[0]}/{other}", value)
             for other, value in values.items()
             if value is not None
         ]
+        silent = {(turn.agent, turn.index): turn for turn in branch.turns}
+        metrics += [
+            (f"changed/{position[0]}/{turn.agent}", float(_text(turn) != _text(other)))
+            for turn in readers(episode, *position)
+            if (other := silent.get((turn.agent, turn.index))) is not None
+        ]
     return metrics
+
+
+def _text(turn: Turn) -> str:
+    return "" if turn.message is None else turn.message.content.strip()
 
 
 def _branches(run: Run, episode: Episode, past: Past, engines: Mapping[str, Engine]) -> Branches:

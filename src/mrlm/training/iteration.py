@@ -172,9 +172,8 @@ async def update(
 async def evaluate(run: Run) -> dict[str, float]:
     """Plays held-out tasks, and games against opponents; returns the metrics under `eval/`."""
     metrics, groups = await evaluate_groups(run)
-    if run.config.evaluation.effects:
-        effect_values = await effect_metrics(run, groups)
-        metrics |= {f"eval/{name}": value for name, value in effect_values.items()}
+    effect_values = await effect_metrics(run, groups)
+    metrics |= {f"eval/{name}": value for name, value in effect_values.items()}
     run.log.episodes(run.step, groups, run.population.standing())
     show(run, run.step, groups)
     if run.evaluator is not None:

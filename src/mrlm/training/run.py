@@ -143,6 +143,7 @@ class Run:
         checked: its first step was checked, and is not again when it is continued.
         team: the config that plays its team, with the models that its policies begin with.
         live_models: policies whose models a program gave as objects.
+        measures_effects: evaluations measure the effects of agents where no number of tasks is set.
     """
 
     config: ExperimentConfig
@@ -176,6 +177,7 @@ class Run:
     checked: bool = False
     team: Mapping[str, Any] = field(default_factory=dict)
     live_models: Sequence[str] = ()
+    measures_effects: bool = False
 
     def assign_policies(self, step: int) -> None:
         """Sets the policies of all agents for an iteration. Turns of policies that are not trained

@@ -360,6 +360,25 @@ def test_an_agent_whose_messages_have_no_effect() -> None:
     assert alarms(rows(**last)) == []  # no agent acts after it
 
 
+def test_a_listener_that_ignores() -> None:
+    """One speaker and one listener; the values are those of evaluations of a real model."""
+    every = np.where(np.arange(24) % 4 == 0, 1.0, np.nan)
+    effects = {
+        "eval__changed__a__b": 0.0 * every,
+        "eval__marginal__a": 0.0 * every,
+        "eval__reward__std": 0.4 * every,
+    }
+    (found,) = alarms(rows(**effects))
+    assert (found.rule, found.agent, found.since, found.step) == ("lazy_agent", "b", 1, 13)
+    assert "do not depend on what a writes" in found.because
+    for name, value in {
+        "eval__changed__a__b": 0.25,  # it listens
+        "eval__marginal__a": 0.1,  # the team needs what it hears
+    }.items():
+        assert alarms(rows(**effects | {name: value * every})) == [], name
+    assert alarms(rows(**effects, reward__b__correct=1.0)) == []  # solved all the same
+
+
 def test_a_role_captures_a_policy() -> None:
     every = np.where(np.arange(24) % 4 == 0, 1.0, np.nan)
     shares = {"gradient_share__a": 0.97 * every, "gradient_share__b": 0.03 * every}

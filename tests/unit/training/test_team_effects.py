@@ -9,7 +9,7 @@ import pytest
 
 from mrlm import MAGRPOTrainer, SimulatedEnvironment, run_experiment
 from mrlm.build.policies import LiveObjects
-from mrlm.config import parse_config
+from mrlm.config import EvaluationConfig, parse_config
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -69,7 +69,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def effects(row: dict[str, Any]) -> dict[str, float]:
-    names = ("eval/marginal/", "eval/influence/")
+    names = ("eval/marginal/", "eval/influence/", "eval/changed/")
     return {name: value for name, value in row.items() if name.startswith(names)}
 
 
@@ -85,20 +85,29 @@ def test_an_ignored_agent_has_no_effect_and_one_that_matters_has(tmp_path: Path)
             "eval/influence/heard/ignored",
             "eval/influence/heard/last",
             "eval/influence/ignored/last",
+            "eval/changed/heard/ignored",
+            "eval/changed/heard/last",
+            "eval/changed/ignored/last",
         }
         assert found["eval/marginal/heard"] == pytest.approx(row["eval/reward/mean"])
         assert row["eval/reward/mean"] > 0.1
         assert found["eval/marginal/ignored"] == found["eval/marginal/last"] == 0.0
         assert found["eval/influence/heard/last"] > 1e-4
+        assert found["eval/changed/heard/ignored"] == found["eval/changed/ignored/last"] == 0.0
         assert found["eval/influence/heard/ignored"] == found["eval/influence/ignored/last"] == 0.0
     # measured with the current weights
     changed = "eval/influence/heard/last"
     assert effects(first)[changed] != effects(last)[changed]
 
 
-def test_they_are_the_same_through_the_trainer_and_change_nothing_else(tmp_path: Path) -> None:
+def test_they_are_the_same_through_the_trainer_and_change_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = {}
-    for count in (0, 4):
+    few = EvaluationConfig(episodes=4).replays(1, 8), EvaluationConfig(episodes=16).replays(9, 8)
+    assert few == (0, 2)  # of 8 + 4 and of 72 + 16 episodes
+    monkeypatch.setattr(EvaluationConfig, "replays", lambda *_: 14)  # two of five each, and more
+    for count in (0, 4, None):
         data = settings(output_dir=str(tmp_path / f"run{count}"))
         data["evaluation"] = {**data["evaluation"], "effects": count}
         rows[count] = run_experiment(parse_config(data, [], "the test")).history
@@ -113,12 +122,17 @@ def test_they_are_the_same_through_the_trainer_and_change_nothing_else(tmp_path:
         output_dir=str(tmp_path / "trainer"),
         evaluation={"episodes": 4, "greedy": False, "effects": 4},
     )
-    for one, other, trained in zip(rows[0], rows[4], made.train().history, strict=True):
+    for one, other, trained, few in zip(
+        rows[0], rows[4], made.train().history, rows[None], strict=True
+    ):
+        assert {*effects(few)} == {*effects(other)} and effects(few) != effects(other)
+        assert few["eval/marginal/heard"] > 0.1
         assert effects(one) == {} and effects(other) == effects(trained) != {}
         timed = {name for name in other if "second" in name} | {"time"}
-        assert {k: v for k, v in other.items() if k not in timed | effects(other).keys()} == {
-            k: v for k, v in one.items() if k not in timed
-        }
+        for more in (other, few):
+            assert {k: v for k, v in more.items() if k not in timed | effects(other).keys()} == {
+                k: v for k, v in one.items() if k not in timed
+            }
 
 
 @pytest.mark.parametrize(
