@@ -87,11 +87,7 @@ def number(row: Row, name: str) -> float | None:
 
 def numbers_of(row: Row) -> set[str]:
     """The names that `number` knows of an episode."""
-    return {
-        *NUMBERS,
-        *row.get("metrics", ()),
-        *(f"{agent}.reward" for agent in row["agents"]),
-    }
+    return {*NUMBERS, *row.get("metrics", ()), *(f"{agent}.reward" for agent in row["agents"])}
 
 
 NAMES: Mapping[str, Callable[[Row], Iterable[str]]] = {

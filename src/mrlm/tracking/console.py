@@ -46,11 +46,7 @@ class ConsoleLog:
     """
 
     def __init__(
-        self,
-        run_name: str,
-        total_steps: int,
-        start: int = 0,
-        show: Sequence[str] = (),
+        self, run_name: str, total_steps: int, start: int = 0, show: Sequence[str] = ()
     ) -> None:
         self.run_name: str = printable(run_name)
         self.total: int = total_steps

@@ -245,11 +245,7 @@ class StageFollower:
                     location = {"stage": self.stage.name, "at": part.at, "size": part.size}
                     chunks.append((number + 1 - first, location | {"first": first}))
                     first, size = number + 1, 0
-        return {
-            "list": listing.record(),
-            "chunks": chunks,
-            "shortened": listing.shortened,
-        }
+        return {"list": listing.record(), "chunks": chunks, "shortened": listing.shortened}
 
 
 def checkpoints_of(folder: Path) -> list[str]:

@@ -74,10 +74,7 @@ def wandered(rng: random.Random, start: str, most: int, after: Callable[[str, st
 
 
 def followed(
-    board: str,
-    moves: Sequence[str],
-    after: Callable[[str, str], str],
-    over: Callable[[str], bool],
+    board: str, moves: Sequence[str], after: Callable[[str, str], str], over: Callable[[str], bool]
 ) -> tuple[list[str], list[str]]:
     """All boards of a text of moves, up to the first that is impossible or the end of the puzzle;
     and the impossible move, if there is one.

@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.record.exports.files import write_each
-from mrlm.record.exports.transcripts import (
-    Entry,
-    Selection,
-    conversation,
-    numbers,
-    transcript,
-)
+from mrlm.record.exports.transcripts import Entry, Selection, conversation, numbers, transcript
 from mrlm.record.reader import RecordedEpisode, RecordedTurn
 
 SCHEMA = "ATIF-v1.7"
@@ -129,10 +123,7 @@ def _joint_steps(episode: RecordedEpisode) -> Iterator[dict[str, Any]]:
         if entry.turn is None:
             continue
         index = places[entry.agent] = places.get(entry.agent, -1) + 1
-        reference = {
-            "trajectory_id": entry.agent,
-            "extra": {"step_id": steps[entry.agent][index]},
-        }
+        reference = {"trajectory_id": entry.agent, "extra": {"step_id": steps[entry.agent][index]}}
         yield {
             "source": "agent",
             "model_name": entry.turn.policy,

@@ -289,11 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_private(words.host, words.certificate)
         sandbox = open_sandbox(words.isolation)
         hosted = Hosted(
-            sandbox,
-            words.max_runs or processors(),
-            words.max_sessions,
-            words.lease,
-            words.max_wall,
+            sandbox, words.max_runs or processors(), words.max_sessions, words.lease, words.max_wall
         )
         server = SandboxServer(
             hosted, token, words.host, words.port, words.certificate, words.key, words.max_body

@@ -160,11 +160,7 @@ class Host:
             template = await self._template(opened.world)
             environment = await template.answered("spawn", template.environment.spawn)
             self._sessions[session] = OpenSession(
-                environment,
-                template.name,
-                template.timeout,
-                opened.with_state,
-                opened.with_board,
+                environment, template.name, template.timeout, opened.with_state, opened.with_board
             )
         elif op == Op.FORK:
             instance = self._sessions[session]
