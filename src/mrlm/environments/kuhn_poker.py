@@ -1,7 +1,5 @@
 """Kuhn poker: a zero-sum game with three cards, one card per player and a single bet."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Plan path: a way through a grid with walls, by one agent, or by a planner and an executor."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

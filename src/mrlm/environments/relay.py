@@ -1,8 +1,6 @@
 """Relay: agents in a row add numbers, each of which sees its own numbers and the message before;
 all are rewarded for the total."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

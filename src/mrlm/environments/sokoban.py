@@ -1,7 +1,5 @@
 """Sokoban: boxes are pushed onto targets, by one agent, or by a planner and an executor."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache

@@ -2,8 +2,6 @@
 text), and one line of the index says where it is. Parts of a step are removed by cutting the file.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -11,8 +11,6 @@ Terms are joined by `and` (which may be left out), `or`, `not` and parentheses:
 - any other word, or a text in double quotes: it occurs in a message (case does not matter).
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections import deque

@@ -1,7 +1,5 @@
 """The choice of the episodes that are recorded, and of those with tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ends of files that grow line by line: read backwards, and cut."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """The writer of episodes: during a run, step by step, and of a record at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,8 +1,6 @@
 """The turns and agents that the outcome of an episode came from, by replay: each is replaced, the
 episode is played on from there, and the outcomes are compared with the recorded one."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -8,8 +8,6 @@ influence; or, while its advantages are 0 and the task is not solved, its answer
 same in nearly all recent groups, although the messages of another agent that it read differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,8 +1,6 @@
 """The folder of a team as it is published: policies, the bases of their adapters, `team.yaml` and
 cards, which name nothing outside of it but models of the Hub."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

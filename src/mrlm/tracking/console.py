@@ -1,7 +1,5 @@
 """Console output of a run: a live panel on a terminal, one line per step elsewhere."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os

@@ -1,7 +1,5 @@
 """One HTML file of one or several runs: it opens from disk, without a server or a network."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

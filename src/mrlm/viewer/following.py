@@ -1,8 +1,6 @@
 """A run as a stream of pieces for the page: what is there first, then what is written. Every piece
 comes with a position, from which another stream continues."""
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_left
 from collections import deque

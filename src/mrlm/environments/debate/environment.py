@@ -1,8 +1,6 @@
 """The debate environment: debaters speak for and against a topic, judges decide, and debaters are
 rewarded."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest

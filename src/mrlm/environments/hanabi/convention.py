@@ -1,7 +1,5 @@
 """The expert of Hanabi: a convention of rules that uses only what the player sees."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from mrlm.environments.hanabi.rules import HeldCard, Move, Table, full_deck

@@ -1,7 +1,5 @@
 """Square grids whose cells are characters: moves in four directions, distances, and drawings."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence

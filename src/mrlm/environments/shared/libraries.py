@@ -1,8 +1,6 @@
 """Base classes of environments that wrap those of other libraries: check of installation, isolated
 global randomness, validation of numbers and text, and copies by replay."""
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import math

@@ -5,8 +5,6 @@ The episode of one agent is one trajectory. Of several agents each has a traject
 `subagent_trajectories`, to which the steps of the episode refer in the order in which they acted.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files and folders of exports: whole, or not written at all."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -4,8 +4,6 @@ The token allows running programs here, so it is always required, and it is sent
 machine only. One request per connection; bodies are JSON of bounded size.
 """
 
-from __future__ import annotations
-
 import argparse
 import hmac
 import http.server

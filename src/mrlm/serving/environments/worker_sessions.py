@@ -1,7 +1,5 @@
 """Environments and their sessions inside a worker, from decoded requests to encoded results."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import logging
