@@ -28,7 +28,6 @@ from mrlm.build.run import build
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.records import episode_of, episode_record
-from mrlm.learn.credit.running_stats import Window
 from mrlm.runs import run_to_end
 
 TWO = ({"a": [1.0], "b": [0.2]}, {"a": [0.0], "b": [0.0]})
@@ -169,16 +168,6 @@ def test_a_turn_knows_what_its_reward_was_made_of(tmp_path: Path) -> None:
 # -- shaped rewards --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shaping", ["quality", "margin"])
-def test_a_reward_in_the_light_of_what_was_reached_before(shaping: Any) -> None:
-    """The turns before were paid 1 and 0, this one 1: 1.25 either way."""
-    played = group({"a": [1.0, 1.0], "b": [0.0, 0.0]})
-    REINFORCE(gamma=0.0, shaping=shaping).credit([played])
-    close(found(played, "a"), [[1.0, 1.25]])
-    close(found(played, "b"), [[0.0, -0.25]])
-    assert [turn.reward for turn in played.episodes[0].turns] == [1.0, 1.0, 0.0, 0.0]
-
-
 def test_quality_and_margin_differ() -> None:
     values = {}
     for shaping in ("quality", "margin"):
@@ -186,12 +175,6 @@ def test_quality_and_margin_differ() -> None:
         REINFORCE(gamma=0.0, shaping=shaping, shaping_coef=1.0).credit([played])
         values[shaping] = found(played, "a")[0][1]
     assert values == pytest.approx({"quality": 1.0, "margin": 0.0})
-
-
-def test_the_outcome_is_paid_to_what_came_before() -> None:
-    played = group({"a": [0.25, 1.0]})
-    REINFORCE(gamma=0.0, outcome_coef=0.5).credit([played])
-    close(found(played, "a"), [[0.75, 1.0]])
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, ReMA, MARSHAL])
@@ -236,13 +219,6 @@ def test_what_is_compared_with_the_greedy_episode_is_shaped_like_it() -> None:
     played.episodes[1].greedy = True
     ReMax(shaping="margin").credit([played])
     assert [np.asarray(x).max() for x in found(played, "a")[0]] == [0.0, 0.0]
-
-
-def test_outcomes_do_not_go_with_trees() -> None:
-    played = group({"a": [0.25, 1.0]})
-    played.episodes[0].path = (0, 0)
-    with pytest.raises(TrainingError, match=r"outcome_coef=0\.5 .* set it to 0"):
-        REINFORCE(outcome_coef=0.5).credit([played])
 
 
 # -- what asking costs -----------------------------------------------------------------------------
@@ -294,12 +270,3 @@ def test_the_scale_of_costs_is_part_of_a_checkpoint() -> None:
 def test_a_cost_that_no_world_reports_is_an_error() -> None:
     with pytest.raises(TrainingError, match="no reward has a component 'cost'"):
         RouterR1(cost_coef=0.5).credit([group({"a": [1.0]})])
-
-
-def test_places_in_a_window() -> None:
-    window = Window(3)
-    assert window.place(5.0) == 0.5
-    window.add([1.0, 1.0])
-    assert window.place(9.0) == 0.5
-    window.add([2.0, 3.0])
-    assert window.numbers == [1.0, 2.0, 3.0] and window.place(2.0) == pytest.approx(0.5)
