@@ -26,11 +26,9 @@ from benchmarks.report import machine  # noqa: E402
 from mrlm import Callback, load_config, run_experiment  # noqa: E402
 from mrlm.config.normalize import merge  # noqa: E402
 from mrlm.core.statistics import mean_interval  # noqa: E402
-from mrlm.environments.kuhn_poker import (  # noqa: E402
-    KuhnPokerEnvironment,
-    exploitability,
-    read_strategy,
-)
+from mrlm.environments.kuhn_poker import KUHN, KuhnPokerEnvironment  # noqa: E402
+from mrlm.environments.shared.poker import read_policy  # noqa: E402
+from mrlm.environments.shared.zero_sum import exploitability  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "configs" / "self_play_poker.yaml"
@@ -87,7 +85,7 @@ class Reader(Callback):
         def chances(messages: Any, words: Sequence[str]) -> list[float]:
             return [math.exp(x) for x in answer_logprobs(policy, messages, words, ended=False)]
 
-        self.found.append(exploitability(read_strategy(self._world, chances)))
+        self.found.append(exploitability(KUHN, read_policy(self._world, chances)))
 
 
 def train(seed: int, folder: Path, quick: bool = False) -> Curve:

@@ -15,21 +15,28 @@ from mrlm.core.types import Message, SamplingParams, Task
 from mrlm.engines.hf import HFEngine
 from mrlm.environments.kuhn_poker import (
     DEALS,
+    KUHN,
     SEEN,
     VALUE,
     KuhnPokerEnvironment,
     Strategy,
-    best_response,
-    conversations,
     equilibrium,
-    expected,
     exploitability,
-    played_strategy,
-    read_strategy,
+    policy_of,
 )
+from mrlm.environments.shared import zero_sum
+from mrlm.environments.shared.poker import conversations, played_policy, read_policy
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 from scripted_play import play
+
+
+def expected(first: Strategy, second: Strategy) -> float:
+    return zero_sum.expected(KUHN, policy_of(first), policy_of(second))
+
+
+def best_response(strategy: Strategy, role: int) -> float:
+    return zero_sum.best_response(KUHN, policy_of(strategy), role)
 
 
 def always(chance: float) -> dict[tuple[str, str], float]:
@@ -106,7 +113,8 @@ def test_what_is_no_strategy_is_refused(wrong: Any) -> None:
 @pytest.mark.parametrize("style", ["short", "full"])
 def test_a_strategy_is_read_where_it_is_asked(style: Any) -> None:
     world = KuhnPokerEnvironment(style=style)
-    texts = [tuple(message.content for message in each) for each in conversations(world).values()]
+    table = conversations(world)
+    texts = [tuple(message.content for message in table[seen]) for seen in SEEN]
     assert len(set(texts)) == 12
     wanted = {seen: (number + 1) / 20 for number, seen in enumerate(SEEN)}
     by_text = dict(zip(texts, wanted.values(), strict=True))
@@ -117,8 +125,8 @@ def test_a_strategy_is_read_where_it_is_asked(style: Any) -> None:
         chance = by_text[tuple(message.content for message in messages)]
         return [0.5 * (1 - chance), 0.5 * chance]  # half of what it says is neither word
 
-    found = read_strategy(world, scores)
-    assert found == pytest.approx(wanted)
+    bets = {seen: bet for seen, (_, bet) in read_policy(world, scores).items()}
+    assert bets == pytest.approx(wanted)
     words = {"short": {("p", "b")}, "full": {("check", "bet"), ("fold", "call")}}
     assert set(asked) == words[style]
 
@@ -157,7 +165,7 @@ def test_played_hands_tell_the_strategy(tokenizer: Any) -> None:
 
     source, _ = play(tokenizer, world, answer, world.agents, group_size=1)
     episodes = [episode for group in run_async(source.take(60)) for episode in group]
-    found = played_strategy(world, episodes)
-    seen = [each for each in SEEN if found[each] != 0.5]
-    assert len(seen) >= 8 and all(found[each] == strategy[each] for each in seen)
-    assert played_strategy(world, episodes, policy="nobody") == always(0.5)
+    bets = {seen: bet for seen, (_, bet) in played_policy(world, episodes).items()}
+    played = [seen for seen in SEEN if bets[seen] != 0.5]
+    assert len(played) >= 8 and all(bets[seen] == strategy[seen] for seen in played)
+    assert played_policy(world, episodes, policy="nobody") == policy_of(always(0.5))

@@ -6,7 +6,6 @@ import functools
 import inspect
 import json
 import logging
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin
 import typer
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.replacing import replacing
 
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
@@ -231,8 +231,7 @@ def write_json(path: Path, data: Any) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-        temporary.write_text(json.dumps(data, indent=1, allow_nan=False), encoding="utf-8")
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(data, indent=1, allow_nan=False), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error

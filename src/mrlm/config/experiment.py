@@ -33,6 +33,7 @@ from mrlm.config.sections import (
 )
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
+from mrlm.core.replacing import replacing
 
 
 class ExperimentConfig(Section):
@@ -248,13 +249,9 @@ class ExperimentConfig(Section):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write `to_yaml()` to a file atomically; its paths are relative to the file's folder."""
         path = Path(path).expanduser()
-        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-        try:
+        with replacing(path) as temporary:
             data = paths.relative(self.resolved(), path.parent)
             temporary.write_text(yaml.write(data), encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
         return path
 
     def hash(self) -> str:

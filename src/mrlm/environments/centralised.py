@@ -2,8 +2,6 @@
 
 The baseline for a team: a single agent with all observations and the same number of tokens."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Connect four: discs that fall into columns, four in a line, on boards from 3 x 4 to 6 x 7."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Contextual matrix games: the table of rewards depends on a context, which all agents see."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Difference rewards: a wrapper that rewards every agent for the effect of its own message."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

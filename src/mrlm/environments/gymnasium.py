@@ -1,8 +1,6 @@
 """Gymnasium environments with actions that text can name: observations are rendered as text, and
 answers are parsed as actions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -1,14 +1,10 @@
 """Kuhn poker: a zero-sum game with three cards, one card per player and a single bet."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Message
-from mrlm.environments.shared import poker, zero_sum
+from mrlm.environments.shared import zero_sum
 from mrlm.environments.shared.games import Opponent, Style, Teaches
 from mrlm.environments.shared.poker import PokerGame
 from mrlm.environments.shared.rows import at_least
@@ -32,16 +28,6 @@ RULES = (
     "one folds, or calls with 1 chip. The higher card wins what is in. Answer with one word."
 )
 TOLD = {"p": ("check", "fold"), "b": ("bet", "call")}
-
-
-def moves_of(history: str) -> list[str]:
-    """The moves of a history as words."""
-    return [TOLD[move]["b" in history[:i]] for i, move in enumerate(history)]
-
-
-def words_after(history: str) -> tuple[str, str]:
-    """The two legal moves, the passive one first."""
-    return ("fold", "call") if "b" in history else ("check", "bet")
 
 
 class KuhnPokerEnvironment(PokerGame):
@@ -102,27 +88,25 @@ class KuhnPokerEnvironment(PokerGame):
 
     def words(self) -> tuple[str, ...]:
         """The two legal moves now, the passive one first."""
-        return ("p", "b") if self.style == "short" else words_after(self._history)
+        if self.style == "short":
+            return "p", "b"
+        return ("fold", "call") if "b" in self._history else ("check", "bet")
 
     def spoken(self, history: str) -> list[str]:
-        return moves_of(history)
+        return [TOLD[move]["b" in history[:i]] for i, move in enumerate(history)]
 
     def asked(self, view: str, history: str) -> str:
         if self.style == "short":
             return f"{view}{history}?"
         lines = [
             f"{'you' if (len(history) - i) % 2 == 0 else 'the other'}: {move}"
-            for i, move in enumerate(moves_of(history))
+            for i, move in enumerate(self.spoken(history))
         ]
         moves = "fold or call" if "b" in history else "check or bet"
         return f"Your card: {view}. Moves: {', '.join(lines) or 'none'}. {moves}?"
 
     def stake(self, history: str) -> float:
         return 1.0
-
-    def chance(self, card: str, history: str) -> float:
-        """Probability that the expert bets or calls, given its information set."""
-        return equilibrium(self.alpha)[card, history]
 
     def equilibrium(self) -> Policy:
         return policy_of(equilibrium(self.alpha))
@@ -146,26 +130,6 @@ def equilibrium(alpha: float = 1 / 3) -> dict[tuple[str, str], float]:
     return {(card, history): table[history][card] for card, history in SEEN}
 
 
-def checked(strategy: Strategy) -> Strategy:
-    """The strategy itself. Raises `ValueError`: it lacks a probability from 0 to 1 for one of
-    `SEEN`."""
-    for seen in SEEN:
-        if not 0.0 <= strategy.get(seen, -1.0) <= 1.0:
-            raise ValueError(
-                f"a strategy needs the probability of a bet or call, from 0 to 1, at {seen!r}; "
-                f"this one has {strategy.get(seen)!r}"
-            )
-    return strategy
-
-
-def payoff(deal: str, history: str) -> float | None:
-    """Chips that the first player wins; `None` if the hand is not over."""
-    better = 1.0 if CARDS.index(deal[0]) > CARDS.index(deal[1]) else -1.0
-    if history.endswith("bp"):
-        return 1.0 if history == "bp" else -1.0
-    return {"pp": better, "bb": 2 * better, "pbb": 2 * better}.get(history)
-
-
 class KuhnRules:
     """The rules, for the exact solution."""
 
@@ -184,29 +148,19 @@ class KuhnRules:
         return deal[self.mover(history)]
 
     def chips(self, deal: str, history: str) -> float:
-        chips = payoff(deal, history)
-        assert chips is not None, "the hand is not over"
-        return chips
+        if history.endswith("bp"):  # folded
+            return 1.0 if history == "bp" else -1.0
+        won = 1.0 if CARDS.index(deal[0]) > CARDS.index(deal[1]) else -1.0
+        return won if history == "pp" else 2 * won
 
 
 KUHN = KuhnRules()
 
 
 def policy_of(strategy: Strategy) -> Policy:
-    """The probabilities of both moves. Raises `ValueError`: see `checked`."""
-    checked(strategy)
-    return {seen: (1 - strategy[seen], strategy[seen]) for seen in SEEN}
-
-
-def expected(first: Strategy, second: Strategy) -> float:
-    """Expected reward of the first player in chips per hand, the mean over all deals."""
-    return zero_sum.expected(KUHN, policy_of(first), policy_of(second))
-
-
-def best_response(strategy: Strategy, role: int) -> float:
-    """Expected reward of a best response in role `role` (0 is the first) against `strategy` in the
-    other role, in chips per hand."""
-    return zero_sum.best_response(KUHN, policy_of(strategy), role)
+    """The probabilities of both moves; out of their range where the strategy has none."""
+    bets = {seen: strategy.get(seen, -1.0) for seen in SEEN}
+    return {seen: (1 - bet, bet) for seen, bet in bets.items()}
 
 
 def exploitability(strategy: Strategy) -> float:
@@ -224,43 +178,6 @@ def exploitability(strategy: Strategy) -> float:
         0.333
     """
     return zero_sum.exploitability(KUHN, policy_of(strategy))
-
-
-# -- strategies ------------------------------------------------------------------------------------
-
-
-def conversations(env: KuhnPokerEnvironment) -> dict[tuple[str, str], list[Message]]:
-    """The conversation of a player in each of the twelve information sets."""
-    table = poker.conversations(env)
-    return {seen: table[seen] for seen in SEEN}
-
-
-def read_strategy(
-    env: KuhnPokerEnvironment, scores: Callable[[list[Message], tuple[str, ...]], Sequence[float]]
-) -> dict[tuple[str, str], float]:
-    """A player's probability of a bet or call in every information set, from its answer
-    probabilities.
-
-    Args:
-        env: environment with two agents, which defines the prompts.
-        scores: (conversation, the two moves) -> their probabilities, which need not be normalised.
-    """
-    return {seen: bets for seen, (_, bets) in poker.read_policy(env, scores).items()}
-
-
-def played_strategy(
-    env: KuhnPokerEnvironment, episodes: Iterable[Episode], policy: str | None = None
-) -> dict[tuple[str, str], float]:
-    """The empirical strategy of a player: relative frequency of a bet or call in every information
-    set. Illegal answers are left out, and an information set that never occurred counts as 0.5;
-    with few games a player appears more exploitable than it is.
-
-    Args:
-        env: environment of the episodes, with two agents.
-        policy: count only this policy's moves.
-    """
-    played = poker.played_policy(env, episodes, policy)
-    return {seen: bets for seen, (_, bets) in played.items()}
 
 
 PLUGIN = KuhnPokerEnvironment

@@ -1,7 +1,5 @@
 """Leduc poker: a zero-sum game with six cards, two rounds of bets, and a card revealed between."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Sequence

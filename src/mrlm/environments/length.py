@@ -1,7 +1,5 @@
 """Length: two agents act at once; both are rewarded if one writes two to three times as much."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Sequence

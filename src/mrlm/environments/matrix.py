@@ -1,7 +1,5 @@
 """Matrix games: all agents choose an action at once; a table gives the joint action's reward."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

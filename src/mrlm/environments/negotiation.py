@@ -1,7 +1,5 @@
 """Negotiation: two agents divide items that each values privately; without a deal both get 0."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import random

@@ -1,8 +1,6 @@
 """Noisy debate: agents answer a question in rounds and read each other; a verifier that is
 sometimes wrong rewards them."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 """Environments behind an OpenEnv server, with one session per episode and actions by the server's
 schema."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

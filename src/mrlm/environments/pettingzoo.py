@@ -1,8 +1,6 @@
 """PettingZoo environments, turn by turn (AEC) or simultaneous (Parallel): observations are rendered
 as text, and answers are parsed as actions."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 from collections.abc import Callable, Mapping, Sequence

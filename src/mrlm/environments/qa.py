@@ -1,8 +1,6 @@
 """QA: questions from a data set with short answers, scored by exact match or F1 after SQuAD
 normalisation."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

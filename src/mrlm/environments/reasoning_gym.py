@@ -1,7 +1,5 @@
 """Tasks of the library reasoning-gym: any of its generators by name, with its score as reward."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import functools

@@ -1,8 +1,6 @@
 """Reference: prompts from preference or demonstration data, with answers scored by similarity to
 the data set's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 

@@ -1,8 +1,6 @@
 """Relay: agents in a row add numbers, each of which sees its own numbers and the message before;
 all are rewarded for the total."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence
@@ -128,10 +126,7 @@ class RelayEnvironment(RowTasks, Environment):
             self._answer(text) == str(total)
             for text, total in zip(self._messages, self._totals, strict=True)
         ]
-        components = {
-            "correct": float(right[-1]),
-            "partial": sum(right[:-1]) / (len(right) - 1),
-        }
+        components = {"correct": float(right[-1]), "partial": sum(right[:-1]) / (len(right) - 1)}
         weight = self.partial_weight
         value = (1 - weight) * components["correct"] + weight * components["partial"]
         rewards = {agent: Reward(value, dict(components)) for agent in self.agents}

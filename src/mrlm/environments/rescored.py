@@ -1,7 +1,5 @@
 """A wrapper that replaces an environment's rewards by those of a reward function."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,8 +1,6 @@
 """Signalling (Lewis games): a sender sees a state, a receiver sees only its signal and must name
 the state."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

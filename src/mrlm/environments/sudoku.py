@@ -1,8 +1,6 @@
 """Sudoku: cells of a 4 x 4 or 9 x 9 square are filled by one agent, or by a planner and an
 executor."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Summarisation: summaries of one text, compared with references and with known facts, and
 optionally graded by a judge."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Mapping, Sequence

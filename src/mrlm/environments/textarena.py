@@ -1,7 +1,5 @@
 """Games of TextArena: the whole catalogue by name, with one agent per player."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

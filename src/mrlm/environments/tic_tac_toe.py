@@ -1,7 +1,5 @@
 """Tic-tac-toe: three in a row on a board of nine, from the empty board or from an opening."""
 
-from __future__ import annotations
-
 import functools
 
 from mrlm.environments.shared.lines import (

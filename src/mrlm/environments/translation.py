@@ -1,8 +1,6 @@
 """Translation: translations of one text, compared with references and optionally graded by a
 judge."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Twenty questions: one player knows a thing, the other finds it by questions about attributes."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Literal

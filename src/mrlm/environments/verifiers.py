@@ -1,7 +1,5 @@
 """Tasksets of the library verifiers: questions of a taskset, scored with the task's own rewards."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import json

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from mrlm.core.errors import CheckpointError, TrainingError
+from mrlm.core.replacing import replacing
 from mrlm.learn.critics.critic import Critic
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy.storage import is_cut
@@ -201,13 +202,8 @@ def remove_folder(folder: Path) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     """Writes a JSON file atomically and flushes it to disk."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    try:
+    with replacing(path) as temporary:
         temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        _flush(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
     _flush(path.parent)
 
 

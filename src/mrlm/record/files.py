@@ -2,8 +2,6 @@
 text), and one line of the index says where it is. Parts of a step are removed by cutting the file.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -14,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from mrlm.core.replacing import replacing
 from mrlm.record.opening import parsed_line, run_file
 from mrlm.record.tail import lines_from_end
 
@@ -171,17 +170,14 @@ class EpisodeFile:
         if remaining == parts:
             return False
         moved, end = [], 0
-        temporary = self.path.with_name(f".{self.path.name}.tmp-{os.getpid()}")
-        with self.path.open("rb") as old, temporary.open("wb") as new:
-            for part in remaining:
-                old.seek(part.at)
-                new.write(old.read(part.size))
-                moved.append(replace(part, at=end))
-                end += part.size
-            new.flush()
-            os.fsync(new.fileno())
-        _replace(self.index, b"")  # without an index the file is read from its beginning
-        temporary.replace(self.path)
+        with replacing(self.path) as temporary:
+            with self.path.open("rb") as old, temporary.open("wb") as new:
+                for part in remaining:
+                    old.seek(part.at)
+                    new.write(old.read(part.size))
+                    moved.append(replace(part, at=end))
+                    end += part.size
+            _replace(self.index, b"")  # without an index the file is read from its beginning
         _replace(self.index, "".join(_line(part) for part in moved).encode())
         self.size, self._training = end, sum(not part.evaluation for part in moved)
         return True
@@ -353,11 +349,5 @@ def _extend(path: Path, data: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    file: IO[bytes]
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)

@@ -11,8 +11,6 @@ Terms are joined by `and` (which may be left out), `or`, `not` and parentheses:
 - any other word, or a text in double quotes: it occurs in a message (case does not matter).
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections import deque
@@ -87,11 +85,7 @@ def number(row: Row, name: str) -> float | None:
 
 def numbers_of(row: Row) -> set[str]:
     """The names that `number` knows of an episode."""
-    return {
-        *NUMBERS,
-        *row.get("metrics", ()),
-        *(f"{agent}.reward" for agent in row["agents"]),
-    }
+    return {*NUMBERS, *row.get("metrics", ()), *(f"{agent}.reward" for agent in row["agents"])}
 
 
 NAMES: Mapping[str, Callable[[Row], Iterable[str]]] = {

@@ -1,7 +1,5 @@
 """Opening of the files of a run folder, which may be damaged or somebody else's."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -1,8 +1,6 @@
 """Arrays as short strings: `f2:` (float16), `f4:` (float32), `u2:` or `u4:` (unsigned integers),
 followed by their little-endian bytes in base64. A constant column is one number."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Sequence

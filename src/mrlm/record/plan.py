@@ -1,7 +1,5 @@
 """The choice of the episodes that are recorded, and of those with tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +34,13 @@ class RecordPlan:
         """The recorded episodes: number of the group, episode, whether with tokens."""
         evaluated = self.tokens != "none"
         for number, group in enumerate(groups):
-            recorded, with_tokens = self._keeps(number), self._with_tokens(number)
+            recorded = self.keep == "all" or (isinstance(self.keep, int) and number < self.keep)
+            sampled = self.tokens == "sample" and number < SAMPLED_GROUPS
             for episode in group:
                 if episode.id.startswith("eval/"):
                     yield number, episode, evaluated
                 elif recorded:
-                    yield number, episode, with_tokens
+                    yield number, episode, self.tokens == "all" or sampled
 
     def trace(self, groups: Iterable[Iterable[Episode]]) -> None:
         """Marks turns whose credit and update are to be traced: those recorded with tokens."""
@@ -58,9 +57,3 @@ class RecordPlan:
         """The file of episodes of a run folder; parts of step `first` and later are removed."""
         limit = None if self.max_gb is None else int(self.max_gb * 1e9)
         return EpisodeFile(folder, first, compress=self.compress, max_bytes=limit)
-
-    def _keeps(self, number: int) -> bool:
-        return self.keep == "all" or (isinstance(self.keep, int) and number < self.keep)
-
-    def _with_tokens(self, number: int) -> bool:
-        return self.tokens == "all" or (self.tokens == "sample" and number < SAMPLED_GROUPS)

@@ -1,7 +1,5 @@
 """A run folder read back: `read_run`."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Known secrets in recorded texts: values of environment variables with names of secrets."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 A row has nothing that depends on the clock, so that a resumed run writes the same bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The ends of files that grow line by line: read backwards, and cut."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -9,6 +7,8 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from mrlm.core.replacing import replacing
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -78,15 +78,11 @@ def rewind(path: Path, step: int) -> None:
 
 def _rewrite(path: Path, step: int) -> None:
     """Keeps the lines before `step`, wherever they are."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with path.open("rb") as old, temporary.open("wb") as new:
+    with replacing(path) as temporary, path.open("rb") as old, temporary.open("wb") as new:
         for line in old:
             number = _step_of(line)
             if number is not None and number < step:
                 new.write(line)
-        new.flush()
-        os.fsync(new.fileno())
-    temporary.replace(path)
 
 
 def _step_of(line: bytes) -> float | None:

@@ -1,8 +1,6 @@
 """`vocabulary.json.gz` of a run folder: the bytes of every token, so that a record can be read as
 text without the tokenizers. One token is not one character: a character may be several."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,10 +1,7 @@
 """The writer of episodes: during a run, step by step, and of a record at once."""
 
-from __future__ import annotations
-
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +13,7 @@ from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.records import task_record
+from mrlm.core.replacing import replacing
 from mrlm.record.files import EpisodeFile
 from mrlm.record.plan import RecordPlan
 from mrlm.record.reader import METRICS
@@ -113,9 +111,8 @@ def write_record(
     """
     tokens = "none" if config.record.tokens == "none" else "all"
     plan = replace(RecordPlan(**dict(config.record)), tokens=tokens, keep="all", max_gb=None)
-    temporary = folder.with_name(f".{folder.name}.tmp-{os.getpid()}")
     try:
-        try:
+        with replacing(folder) as temporary:
             temporary.mkdir(parents=True)
             config.save(temporary / "config.yaml")
             file = plan.open(temporary, 0)
@@ -125,8 +122,5 @@ def write_record(
             numbers = {name: finite(value) for name, value in metrics.items()}
             line = {"step": step, "time": round(time.time(), 3), **numbers}
             (temporary / METRICS).write_text(json.dumps(line) + "\n", encoding="utf-8")
-            temporary.replace(folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise ConfigError(f"record {folder} cannot be written: {error.strerror}") from error

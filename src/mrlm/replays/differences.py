@@ -1,7 +1,5 @@
 """The differences between a recorded episode and its re-execution."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights that a run has saved, as further policies of a rebuilt run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

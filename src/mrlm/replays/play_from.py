@@ -1,8 +1,6 @@
 """Play on from a turn of a recorded episode: the turns before are those of the record, and the turn
 is sampled again, or replaced."""
 
-from __future__ import annotations
-
 import os
 
 from mrlm.build.policies import LiveObjects

@@ -1,8 +1,6 @@
 """Rebuilding a recorded run to play an episode of it again: finding the episode, the config without
 what does not affect weights, and a callback that waits for the episode."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

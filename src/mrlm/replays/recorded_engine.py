@@ -1,8 +1,6 @@
 """Recorded completions of policies behind an API, for the re-execution of a run: no API is
 called."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

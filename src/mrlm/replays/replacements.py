@@ -1,7 +1,5 @@
 """The changes of an analysis by replay: every turn and every set of agents, as branches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

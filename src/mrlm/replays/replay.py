@@ -1,8 +1,6 @@
 """Re-execution of a logged episode: training is repeated from the last checkpoint before it up to
 its step, in a separate folder, and the episode is compared with the log."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,8 +1,6 @@
 """A rebuilt run, from which branches of a recorded episode are played: with the weights of that
 episode, and its turns fed back exactly up to a change."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,8 +1,6 @@
 """The turns and agents that the outcome of an episode came from, by replay: each is replaced, the
 episode is played on from there, and the outcomes are compared with the recorded one."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.build.policies import LiveObjects
-from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.learn.checkpoint import write_json
 from mrlm.play.sources.branches import Script, TurnPlace
@@ -237,8 +234,10 @@ def explain(
     replacements = Replacements(session, agent, n, _change(session, against))
     session.reach()
     started = time.perf_counter()
-    check = session.play([_unchanged(session)])[0]
-    speed = max(1, _sampled(check)) / max(1e-9, time.perf_counter() - started)
+    unchanged = Script(turns=frozenset(session.turns[:1]), own_turns=True, feed=False)
+    check = session.play([unchanged])[0]  # sampled again with its own random numbers
+    sampled = sum(len(turn) for turn in check.turns)
+    speed = max(1, sampled) / max(1e-9, time.perf_counter() - started)
     differences = list(differing(row, {**session.row_of(check), "id": row["id"]}))
     cost = replacements.cost(speed)
     if announce is not None:
@@ -290,11 +289,6 @@ def _change(session: ForkSession, against: str) -> Script:
     raise ConfigError(
         f"against={against!r} is not known; give resample, expert, silence or checkpoint:STEP"
     )
-
-
-def _unchanged(session: ForkSession) -> Script:
-    """The episode sampled again with its own random numbers."""
-    return Script(turns=frozenset(session.turns[:1]), own_turns=True, feed=False)
 
 
 # -- the estimates --------------------------------------------------------------------------------
@@ -351,10 +345,6 @@ def _agent_effects(
             AgentEffect(agent, mean, marginal, outcome.success(success), failed, values.get(agent))
         )
     return effects
-
-
-def _sampled(episode: Episode) -> int:
-    return sum(len(turn) for turn in episode.turns)
 
 
 def _plain(result: Any) -> Any:

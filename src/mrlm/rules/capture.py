@@ -5,8 +5,6 @@ its share of the tokens, and does not point where the others' does (arXiv 2605.2
 `training.gradient_shares`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

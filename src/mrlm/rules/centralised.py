@@ -5,8 +5,6 @@ which one agent does all the work (environment `centralised`), beyond noise. It 
 `mrlm doctor RUN --centralised TWIN`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The rating of a player does not rise over several evaluations, and the results o
 have cycles: one beats a second, the second a third, the third the first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

@@ -5,8 +5,6 @@ steps is far below the best that so many steps had, beyond noise and by a large 
 standard deviation between episodes. Noise is that from step to step, and that of the last steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Its values explain nothing of the returns in all of the last steps, and are furt
 their mean would be, although the returns vary about as much as they ever did.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

@@ -5,8 +5,6 @@ or far above it, while the reward has not risen since. Where the reward has rise
 is what learning looks like, and so it is in imitation, where all advantages are equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

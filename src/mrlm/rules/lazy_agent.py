@@ -10,8 +10,6 @@ nothing; or, while its advantages are 0 and the task is not solved, its answers 
 same in nearly all recent groups, although the messages of another agent that it read differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

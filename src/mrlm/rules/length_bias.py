@@ -4,8 +4,6 @@ Longer completions have higher advantages in the recorded episodes, completions 
 the reward does not; or most completions are suddenly stopped by `max_new_tokens`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

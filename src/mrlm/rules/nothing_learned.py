@@ -8,8 +8,6 @@ task is solved where success is 1, or the reward is at the top of the environmen
 neither is known, where it has risen to its best and is the same for all tasks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

@@ -5,8 +5,6 @@ has risen since, both beyond noise; or the reward rises steadily and far, and th
 where it is. Only changes over time count, not levels.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ the recorded tokens of the last steps far larger late in completions than early:
 engine is wrong, and errors add up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

@@ -6,8 +6,6 @@ in a run that has not solved its tasks; or training repeats one task or very few
 of evaluations differ.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

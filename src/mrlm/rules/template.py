@@ -7,8 +7,6 @@ disagree at prompts of one shape (an agent, and the roles of the messages before
 others.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

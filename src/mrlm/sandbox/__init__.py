@@ -3,8 +3,6 @@ sandboxes on this machine (`local`, whose `workers` run the `_harness_*` files a
 of the `tiers`, with the system call filters of `filters`) and elsewhere (`docker`, `remote`), the
 function that opens one by name (`opening`), and the graders (`grading`)."""
 
-from __future__ import annotations
-
 from mrlm.sandbox.local import LocalSandbox
 from mrlm.sandbox.opening import open_sandbox, opened, probe
 from mrlm.sandbox.types import (

@@ -1,8 +1,6 @@
 """The system call filter of programs, as a seccomp program. It is a deny list: calls that reach
 rarely used parts of the kernel, other processes, other hosts or other namespaces."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import os

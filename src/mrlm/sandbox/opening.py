@@ -1,7 +1,5 @@
 """Opens a sandbox by name, and tests its isolation with a canary."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

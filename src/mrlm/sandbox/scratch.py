@@ -1,7 +1,5 @@
 """Removes folders that an untrusted program has filled: of any depth, and never through a link."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import secrets

@@ -1,7 +1,5 @@
 """The isolation tiers of this machine: the command that starts the harness, its user, its setup."""
 
-from __future__ import annotations
-
 import functools
 import marshal
 import os

@@ -1,8 +1,6 @@
 """A worker is one running harness: it runs programs, whose output is read here, with a deadline and
 a bound. Everything in this file blocks; it uses no event loop."""
 
-from __future__ import annotations
-
 import array
 import itertools
 import json

@@ -1,8 +1,6 @@
 """Matchmaking: agents played by past players, sampling of opponents, results of episodes. It knows
 names of policies, and no weights."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Collection, Mapping, Sequence

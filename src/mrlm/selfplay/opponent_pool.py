@@ -6,8 +6,6 @@ engines treat like any other: an adapter beside those of the base, or a whole mo
 is a fixed number. A run with a hundred snapshots therefore holds no more weights than one with two.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -4,8 +4,6 @@ intervals, and ratings that are updated game by game.
 A score is 1 for a win, 0.5 for a draw, 0 for a loss. It knows neither games nor models.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

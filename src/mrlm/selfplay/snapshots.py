@@ -1,8 +1,6 @@
 """Snapshots of a run's policies: one folder each, which this run and its checkpoints refer to by
 name."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The cards of a team and of its policies: `README.md` with the front matter of the Hub."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

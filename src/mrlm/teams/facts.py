@@ -1,7 +1,5 @@
 """The facts of a card: how a team was trained, and how it was evaluated, read from its run."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Teams on the Hugging Face Hub, or a server with its API: one repository for a team."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager

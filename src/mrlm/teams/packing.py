@@ -1,8 +1,6 @@
 """The folder of a team as it is published: policies, the bases of their adapters, `team.yaml` and
 cards, which name nothing outside of it but models of the Hub."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil
@@ -19,13 +17,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.tiny_model import portable_name, resolve_model
 from mrlm.learn.checkpoint import MANIFEST
 from mrlm.learn.policy.incoming import load_adapter
-from mrlm.learn.policy.loading import (
-    BASES,
-    adapter_base,
-    load_model,
-    load_tokenizer,
-    quietly,
-)
+from mrlm.learn.policy.loading import BASES, adapter_base, load_model, load_tokenizer, quietly
 from mrlm.learn.policy.quantized import use_dequantized
 from mrlm.learn.policy.saved_model import HEADS, hub_name, name_on_card, rename_base
 from mrlm.teams.card import CARD, TRAIN, write_cards

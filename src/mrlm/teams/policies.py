@@ -1,7 +1,5 @@
 """The policies in the folder of a team: whole models, and adapters with their bases."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The part of settings that may be published: no secrets, and no paths of this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Saves what makes the policies of a run a team: `team.yaml`, a config that plays it, and cards."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

@@ -1,7 +1,5 @@
 """Completions and distributions of a step, for trackers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Console output of a run: a live panel on a terminal, one line per step elsewhere."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os
@@ -46,11 +44,7 @@ class ConsoleLog:
     """
 
     def __init__(
-        self,
-        run_name: str,
-        total_steps: int,
-        start: int = 0,
-        show: Sequence[str] = (),
+        self, run_name: str, total_steps: int, start: int = 0, show: Sequence[str] = ()
     ) -> None:
         self.run_name: str = printable(run_name)
         self.total: int = total_steps

@@ -1,7 +1,5 @@
 """A learning curve of characters, for the end of a run."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction

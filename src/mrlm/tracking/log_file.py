@@ -1,7 +1,5 @@
 """`run.log`: the log messages of the library during a run, and the error that ended it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

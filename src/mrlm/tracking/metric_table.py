@@ -1,8 +1,6 @@
 """The table of metrics: what a run logs, in which range it is healthy, and what to do outside it.
 The page of metrics and the tooltips of charts are made from it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

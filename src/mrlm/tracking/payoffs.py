@@ -1,7 +1,5 @@
 """The pay-off matrix of players of a game, as a table and as a picture, for trackers."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Sequence

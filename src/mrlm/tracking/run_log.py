@@ -1,8 +1,6 @@
 """The log of a run: metrics and episodes as JSON lines, the console, and the configured trackers.
 Independent of the meaning of metrics."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json

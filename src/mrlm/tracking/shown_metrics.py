@@ -1,8 +1,6 @@
 """The metrics on the console besides those of the team: numbers by agent, or those that a user
 chose."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections import deque

@@ -1,7 +1,5 @@
 """A run on one screen: what was trained, how long, rewards by agent, held-out results, files."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Requests that the viewer's server lets in: those of its own pages, from people with its token."""
 
-from __future__ import annotations
-
 import hmac
 import secrets
 import socket

@@ -1,8 +1,6 @@
 """The choice of episodes for a page with a size limit: what alarms cite, evaluations, then of each
 training step the best, the median and the worst group."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,14 +1,11 @@
 """One HTML file of one or several runs: it opens from disk, without a server or a network."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib
 import html
 import json
 import math
-import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.replacing import replacing
 from mrlm.record.filters import check_names, parse_filter
 from mrlm.tracking.metric_table import described
 from mrlm.viewer.choice import Candidate, Choice, choose
@@ -375,11 +373,10 @@ def _address(path: Path) -> str:
 def _write(path: Path, text: str) -> int:
     """Writes the file atomically. Returns its size."""
     data = text.encode()
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written: {error.strerror}; give another file with --output"

@@ -1,7 +1,5 @@
 """The runs of a folder and their stages, also of runs that have not written a record yet."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """A run as a stream of pieces for the page: what is there first, then what is written. Every piece
 comes with a position, from which another stream continues."""
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_left
 from collections import deque
@@ -245,11 +243,7 @@ class StageFollower:
                     location = {"stage": self.stage.name, "at": part.at, "size": part.size}
                     chunks.append((number + 1 - first, location | {"first": first}))
                     first, size = number + 1, 0
-        return {
-            "list": listing.record(),
-            "chunks": chunks,
-            "shortened": listing.shortened,
-        }
+        return {"list": listing.record(), "chunks": chunks, "shortened": listing.shortened}
 
 
 def checkpoints_of(folder: Path) -> list[str]:

@@ -1,8 +1,6 @@
 """Files that a run appends to, read from where the last read ended: lines of JSON, and the parts of
 the file of episodes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The list of episodes that the page searches: one number or code per episode and column."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

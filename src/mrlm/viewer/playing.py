@@ -1,8 +1,6 @@
 """Branches that the page requests, `play from here`: one at a time, each in a process of its own,
 so that the server stays responsive and the memory of the models is freed."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import threading

@@ -1,8 +1,6 @@
 """The routes of the viewer's server: its pages and modules, the pieces of a run, rows of its
 record, and `play`."""
 
-from __future__ import annotations
-
 import html
 import json
 import secrets

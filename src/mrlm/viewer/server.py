@@ -1,8 +1,6 @@
 """The server of `mrlm view`: the page of a run that follows it while it is written. The standard
 library only; nothing but the viewer's modules and the record of the runs is served."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

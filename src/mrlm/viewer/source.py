@@ -1,7 +1,5 @@
 """Run folders as the viewer needs them: stages, configs, metrics, rows of episodes."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence

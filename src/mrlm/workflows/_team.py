@@ -1,8 +1,6 @@
 """Base class of the workflows in which a team of agents gives one answer to a single-agent
 environment. Subclasses decide which agents act, and in which order, before that answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Agents in sequence: each continues from the previous agents' messages, and the last answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """One turn in which every agent gives several answers, and each combination of them is rewarded."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Several agents answer one question, read each other, and answer again."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

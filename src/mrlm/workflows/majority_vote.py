@@ -1,7 +1,5 @@
 """Several answers to one question, and the one that most of them agree on counts."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

@@ -1,7 +1,5 @@
 """Generator, verifier, refiner: agents in sequence, each sampled several times on its context."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """One agent plans and assigns subtasks, the others solve them, and it merges their answers."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass

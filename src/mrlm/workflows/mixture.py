@@ -1,7 +1,5 @@
 """Layers of agents: each reads all answers of the layer before, and the last is one agent."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """One agent answers, and another answers the same question after reading that answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mrlm.core.errors import ConfigError

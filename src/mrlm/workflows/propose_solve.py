@@ -1,7 +1,5 @@
 """One agent poses a problem like the environment's, and another solves it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One agent answers, others criticise, and it revises its answer, for a number of rounds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """One agent reads the question and selects the agent that answers it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

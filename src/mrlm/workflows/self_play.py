@@ -1,7 +1,5 @@
 """Turns in a multi-agent environment whose agents exchange roles from task to task."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mrlm.core.errors import ConfigError

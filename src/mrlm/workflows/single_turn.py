@@ -1,7 +1,5 @@
 """One turn: every agent that has an observation answers once, and the episode is over."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Workers answer independently, and a summariser reads their answers and gives the final one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mrlm.core.types import Message

@@ -1,7 +1,5 @@
 """Many turns in any environment: agents with an observation act until the environment is done."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

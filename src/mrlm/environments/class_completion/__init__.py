@@ -5,8 +5,6 @@ The environment is in `environment.py`; `problems.py` reads rows in the form of 
 computes rewards, `grading.py` runs the tests, `generator.py` generates problems.
 """
 
-from __future__ import annotations
-
 from mrlm.environments.class_completion.environment import ClassCompletionEnvironment
 
 __all__ = ["ClassCompletionEnvironment"]

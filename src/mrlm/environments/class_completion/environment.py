@@ -1,8 +1,6 @@
 """The class completion environment: agents that each write some methods of one class, and an
 optional adviser between turns. Code runs only in a sandbox."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Self

@@ -2,8 +2,6 @@
 `plans.json`. There `{k}` is a number that varies; `{a}` to `{d}` are numbers and `{u}`, `{v}` and
 `{w}` words sampled for each test. Expected values of tests are those of the reference class."""
 
-from __future__ import annotations
-
 import random
 import textwrap
 from typing import Any

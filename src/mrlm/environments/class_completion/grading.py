@@ -2,8 +2,6 @@
 files, patches or the network, which a sandbox does not provide. Cases that the reference class does
 not pass in the sandbox are left out."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

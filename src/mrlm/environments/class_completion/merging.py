@@ -1,8 +1,6 @@
 """Assignment of the methods of a class to writers, and merging of their code into one class. Syntax
 trees are edited, code is never run."""
 
-from __future__ import annotations
-
 import ast
 import textwrap
 from collections.abc import Mapping, Sequence

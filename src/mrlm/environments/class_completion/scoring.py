@@ -1,7 +1,5 @@
 """Score of a class by several writers, at most 6, and feedback for them."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ The environment is in `environment.py`, generated problems in `generator.py`, `t
 `families.py`, data sets in `formats.py`, rewards and feedback in `scoring.py`.
 """
 
-from __future__ import annotations
-
 from mrlm.environments.code.answers import extract_code
 from mrlm.environments.code.environment import CodeExecutionEnvironment
 from mrlm.environments.code.generator import CodeProblemGenerator

@@ -1,7 +1,5 @@
 """Extraction of code from a completion, and checks before it is run. Works on text only."""
 
-from __future__ import annotations
-
 import re
 
 MAX_CODE = 100_000

@@ -1,8 +1,6 @@
 """The code environment: one agent, a programming problem, several attempts, and a reward for the
 tests that pass. Code runs only in a sandbox."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Self

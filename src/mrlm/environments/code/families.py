@@ -1,8 +1,6 @@
 """Templates of the code environment by family, read from `families.yaml`, and the samplers of their
 arguments."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

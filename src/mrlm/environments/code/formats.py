@@ -1,8 +1,6 @@
 """Programming problems from rows of data sets: HumanEval, MBPP, MBPP+, and APPS (standard input or
 a function). A row in none of these forms raises an error with its location."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import doctest

@@ -1,8 +1,6 @@
 """Unlimited generated programming problems, sampled from templates. Held-out problems differ from
 all training problems, for any seed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

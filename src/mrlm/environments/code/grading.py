@@ -1,7 +1,5 @@
 """The sandbox of an environment, and test runs of an answer in it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Score of an answer, and feedback on it. Hidden tests contribute only a number: neither they nor
 any output of a solution while it runs them is shown."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,8 +1,6 @@
 """Templates of programming problems: a sentence, a reference solution, and a sampler of arguments.
 Names and numbers vary, so that one template yields many problems."""
 
-from __future__ import annotations
-
 import copy
 import random
 import textwrap

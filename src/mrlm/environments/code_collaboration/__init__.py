@@ -5,8 +5,6 @@ The environment is in `environment.py`, rewards and feedback in `scoring.py`, ca
 environment `code`.
 """
 
-from __future__ import annotations
-
 from mrlm.environments.code_collaboration.environment import CodeCollaborationEnvironment
 
 __all__ = ["CodeCollaborationEnvironment"]

@@ -1,8 +1,6 @@
 """The code collaboration environment: agents that each write one function of a program, and an
 optional adviser between turns. Code runs only in a sandbox."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Self

@@ -1,8 +1,6 @@
 """Unlimited generated problems for two writers: `aux` handles one item, and the entry point applies
 it to all items."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@ contribute only numbers. Whether a function is called and its result
 is used is decided by the syntax tree and by the test results when the function is replaced, since
 code that runs together with the program could forge any other evidence."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 

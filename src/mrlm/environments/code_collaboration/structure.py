@@ -1,8 +1,6 @@
 """Definitions and calls in a program by several writers, from its syntax tree. Runs no code, and
 treats all text as untrusted."""
 
-from __future__ import annotations
-
 import ast
 import warnings
 from collections.abc import Sequence

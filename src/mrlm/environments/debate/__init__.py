@@ -5,8 +5,6 @@ The environment is in `environment.py`, its prompts in `prompts.py`; topics are 
 `llm.py`.
 """
 
-from __future__ import annotations
-
 from mrlm.environments.debate.environment import DebateEnvironment
 from mrlm.environments.debate.judging import (
     DebateRecord,

@@ -1,8 +1,6 @@
 """The debate environment: debaters speak for and against a topic, judges decide, and debaters are
 rewarded."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -160,10 +158,10 @@ class DebateEnvironment(RowTasks, Environment):
 
     def step(self, actions: dict[str, Message]) -> Any:
         if self._queue:
-            self._speak({debater: _text(actions, debater) for debater in self._queue[0]})
+            self._speak({debater: stated_by(actions, debater) for debater in self._queue[0]})
             return self._advance()
         for agent, hearing in self._hearings.items():
-            if not hearing.over and not hearing.answer(_text(actions, agent)):
+            if not hearing.over and not hearing.answer(stated_by(actions, agent)):
                 self._unread[agent] = self._unread.get(agent, 0) + 1
         return self._advance()
 
@@ -360,10 +358,6 @@ def judge_of(judge: Any) -> Judge:
     if kind == "llm" and not {"agent", "ask"} & set(arguments):
         arguments["agent"] = "judge"
     return built(KINDS[kind], arguments, f"judge {kind!r}")
-
-
-def _text(actions: Mapping[str, Message], agent: str) -> str:
-    return stated_by(actions, agent)
 
 
 def _opponents(scripts: Mapping[str, Any], debaters: Sequence[str]) -> dict[str, Any]:

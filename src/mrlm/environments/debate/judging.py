@@ -1,8 +1,6 @@
 """The interface of judges, which map a debate to a verdict, simple judges, and the rewards of
 debaters."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Prompts of debaters, and speeches of the expert."""
 
-from __future__ import annotations
-
 from mrlm.environments.debate.judging import Speech
 from mrlm.environments.debate.topics import Side, Topic
 from mrlm.environments.shared.content import content

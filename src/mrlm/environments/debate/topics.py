@@ -1,7 +1,5 @@
 """Topics of debates: built-in motions, generated arithmetic claims, or rows of a data set."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """The expert of Hanabi: a convention of rules that uses only what the player sees."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from mrlm.environments.hanabi.rules import HeldCard, Move, Table, full_deck
@@ -31,7 +29,8 @@ def chosen(table: Table, role: int) -> Move:
         for slot, cards in enumerate(options):
             if all(map(table.useless, cards)):
                 return Move("discard", slot)
-        unknown = [slot for slot, held in enumerate(hand) if held.known == _nothing(table)]
+        nothing = HeldCard("", table.colours, table.ranks).known  # before any hint
+        unknown = [slot for slot, held in enumerate(hand) if held.known == nothing]
         return Move("discard", unknown[0] if unknown else 0)
     harmless = [move for move in hints if not would_play(table, role, move)]
     return (harmless or hints)[0]
@@ -85,8 +84,3 @@ def _points_well(table: Table, role: int, move: Move) -> bool:
         if held.pointed and other != role
     }
     return not busy and table.playable(card) and card not in pointed_cards
-
-
-def _nothing(table: Table) -> str:
-    """The knowledge of a card before any hint."""
-    return HeldCard("", table.colours, table.ranks).known

@@ -1,7 +1,5 @@
 """The environment: questions, answers, rewards and boards."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ The environment is in `environment.py`, problems in `generator.py`, checking in 
 `boxed.py`.
 """
 
-from __future__ import annotations
-
 from mrlm.environments.math.boxed import BoxedReward
 from mrlm.environments.math.environment import MathReasoningEnvironment
 from mrlm.environments.math.generator import MathProblem, MathProblemGenerator

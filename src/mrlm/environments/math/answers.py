@@ -1,8 +1,6 @@
 """Answers as text, and their comparison without computer algebra. Starts no process and evaluates
 no model-written text."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A reward over rollouts: whether the last message of the model boxes the right answer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 """The math environment: one agent, a question, several attempts, and a reward for the right
 answer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -1,8 +1,6 @@
 """Unlimited seeded problems with known answers: arithmetic, algebra, word problems and chains of
 steps. Held-out problems differ from all training problems, for any seed."""
 
-from __future__ import annotations
-
 import operator
 import random
 from collections.abc import Callable, Sequence

@@ -2,8 +2,6 @@ r"""The final answer of a completion or of a data set's answer column, as text: 
 the last stated answer, else the answer of the last line that has one. Markdown and signs are
 normalised before anything is read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

@@ -1,8 +1,6 @@
 """Units of answers: extraction and comparison. Units of measure are converted (3000 m are 3 km);
 other words after a number are nouns, which are ignored."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from fractions import Fraction

@@ -2,8 +2,6 @@
 else by math-verify in child processes, which are reused, killed at the deadline and replaced.
 Thread-safe."""
 
-from __future__ import annotations
-
 import logging
 import os
 import queue

@@ -1,8 +1,6 @@
 """The child process that compares two mathematical expressions with math-verify, one request per
 line. It runs under resource limits that it sets itself; the parent kills it at the deadline."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -1,7 +1,5 @@
 """Questions answered with the help of a search engine (Search-R1) or other models (Router-R1)."""
 
-from __future__ import annotations
-
 from mrlm.environments.search_qa.environment import STOPS, SearchQAEnvironment
 from mrlm.environments.shared.routing import blocks, form, routing_reward
 

@@ -1,8 +1,6 @@
 """The environment for search and routing: a router thinks, queries, reads the returned information,
 and answers. Queries go to agents of the episode, or to a search engine."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache

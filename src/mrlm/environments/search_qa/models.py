@@ -1,8 +1,6 @@
 """The models that a router can query: agents of the episode, with prices and latencies, or the
 environment's own search engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

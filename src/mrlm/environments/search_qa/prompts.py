@@ -1,7 +1,5 @@
 """The router's prompts, the format of returned information, and the messages of the expert."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -1,8 +1,6 @@
 """A child process with a protocol of JSON lines, for libraries that may hang, leak memory or keep
 global state: it is killed at the deadline and restarted. Thread-safe."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import json

@@ -1,8 +1,6 @@
 """Content of environments that is data: texts, tables and templates in files beside the modules
 that use them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Base classes of games in which one player moves at a time, each with its own reward."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """Settings common to generators of problems: difficulty range, families, and number of attempts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar

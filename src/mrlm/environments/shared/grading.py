@@ -1,7 +1,5 @@
 """A language model that grades one text: an agent of the environment, or a callable."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping

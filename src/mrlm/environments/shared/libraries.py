@@ -1,8 +1,6 @@
 """Base classes of environments that wrap those of other libraries: check of installation, isolated
 global randomness, validation of numbers and text, and copies by replay."""
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import math
@@ -10,7 +8,7 @@ import random
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 import numpy as np
@@ -180,9 +178,6 @@ class LibraryEnvironment(Environment):
     def _repeat(self, action: Any) -> Any:
         return called(self._where, self._env.step, action)
 
-    def _held(self) -> AbstractContextManager[None]:
-        return self._chance.held()
-
     def _user_text(self, *arguments: Any) -> str:
         """The text that the user's function `render` writes."""
         draw: Any = self._drawing
@@ -202,7 +197,7 @@ class LibraryEnvironment(Environment):
         elif self._env is not None:
             twin._draws, twin._done = copy.deepcopy(self._draws), list(self._done)
             twin._env, twin._chance = self._made(), Chance(self._key)
-            with twin._held():
+            with twin._chance.held():
                 twin._restart()
                 for action in self._done:
                     twin._repeat(action)

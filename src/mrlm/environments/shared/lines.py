@@ -1,7 +1,5 @@
 """Base class of games in which two players mark cells of a board, and a line of marks wins."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 

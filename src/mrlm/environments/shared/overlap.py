@@ -1,8 +1,6 @@
 """Overlap of a text with its references: ROUGE (Lin 2004), as the package rouge-score computes it,
 with stemming; BLEU (Papineni et al. 2002) and chrF (Popovic 2015), as sacrebleu does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from importlib.util import find_spec

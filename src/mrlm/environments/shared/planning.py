@@ -1,8 +1,6 @@
 """Base class of planning puzzles: one agent makes the moves, or a planner proposes them and an
 executor decides which are carried out, in several rounds."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Base class of poker games of two players, and strategies of models and of recorded episodes."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Sequence
 

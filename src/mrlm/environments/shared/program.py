@@ -1,8 +1,6 @@
 """Base class of environments in which several agents write one program concurrently, in one or
 several turns, optionally with an adviser between turns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar

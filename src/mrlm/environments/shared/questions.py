@@ -1,8 +1,6 @@
 """Questions with known answers: the rows that contain them, and the base class of environments in
 which one agent answers them, in one or several attempts."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

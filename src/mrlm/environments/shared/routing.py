@@ -2,8 +2,6 @@
 2506.09033). Pure functions of text. The cost of its queries to models is computed here and weighed
 by the algorithm, which scales it relative to other costs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal

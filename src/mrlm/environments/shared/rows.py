@@ -1,7 +1,5 @@
 """Rows of an environment: a training and a held-out split shared by all its copies."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import logging

@@ -15,7 +15,7 @@ from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.matters import check_choices
 from mrlm.core.registry import load
 from mrlm.core.sync_async import BackgroundJobs, is_interrupt
-from mrlm.environments.shared.rows import SharedByCopies
+from mrlm.environments.shared.rows import SharedByCopies, is_number
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -83,7 +83,7 @@ class RewardCalls:
         check_choices(made, "rewards")
         if type(made.retries) is not int or made.retries < 0:
             raise ConfigError(f"rewards.retries: must be a whole number, not {made.retries!r}")
-        if made.timeout is not None and not (_is_number(made.timeout) and made.timeout > 0):
+        if made.timeout is not None and not (is_number(made.timeout) and made.timeout > 0):
             raise ConfigError(f"rewards.timeout: must be seconds above 0, not {made.timeout!r}")
         return made
 
@@ -108,10 +108,6 @@ class RewardCalls:
                 log.warning("%s; called again (%d of %d)", text, attempt + 1, self.retries)
         kind = RewardError if self.on_error == "fail" else FailedReward
         raise kind(text) from cause
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 async def _called(function: RewardFunction, lists: Sequence[Any], columns: dict[str, Any]) -> Any:

@@ -1,8 +1,6 @@
 """Gymnasium spaces as text: lists of actions, parsing of answers, and rendering of observations.
 Spaces are recognised by their class names, without importing the library."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Mapping, Sequence

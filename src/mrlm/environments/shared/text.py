@@ -1,8 +1,6 @@
 """Scoring of short answers: exact match and F1 after SQuAD normalisation, and choice of one word
 out of several."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

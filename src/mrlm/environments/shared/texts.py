@@ -1,8 +1,6 @@
 """Base class of environments in which one agent writes a text that is compared with references, and
 optionally graded by a judge. Gates for length, repetition and copying prevent reward hacking."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

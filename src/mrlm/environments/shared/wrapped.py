@@ -1,7 +1,5 @@
 """Base class of wrappers of environments, which delegates everything to the wrapped environment."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Self

@@ -6,8 +6,6 @@ the built-in ones are in `calculator.py`, `search.py` (by default over `atlas.py
 `files.py`, those of MCP servers in `mcp.py`.
 """
 
-from __future__ import annotations
-
 from mrlm.environments.tools.builtin_tools import create_default_tool_registry
 from mrlm.environments.tools.calculator import calculate
 from mrlm.environments.tools.environment import ToolUseEnvironment

@@ -2,8 +2,6 @@
 program and its whole process group are killed. A script (`python _keeper.py PARENT PROGRAM
 ARGUMENTS...`) without imports of this library."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,8 +1,6 @@
 """A small built-in corpus: an atlas of a fictional country, so that no model can know its content
 without searching."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """The tools that come with the library: calculator, search, Python and files."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
 from functools import cache, partial

@@ -1,8 +1,6 @@
 """A calculator that is safe for model-written text: it evaluates the expression's syntax tree and
 bounds every number before computing it."""
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

@@ -1,7 +1,5 @@
 """The tool environment: one agent that calls tools over several turns and then states an answer."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Mapping, Sequence

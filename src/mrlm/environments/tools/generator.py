@@ -2,8 +2,6 @@
 tenth. Answers are random, or concern a fictional country, so that no model can know them without
 the tools."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

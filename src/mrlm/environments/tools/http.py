@@ -1,8 +1,6 @@
 """JSON requests to a server named by the user, without redirects and with limits on the size of the
 reply and on the total time."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.error

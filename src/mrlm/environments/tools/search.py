@@ -1,8 +1,6 @@
 """Search behind one small protocol: BM25 over the user's documents, a retrieval server, or a
 SearXNG instance. Results are treated as untrusted data."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import threading

@@ -1,8 +1,6 @@
 """Tasks of the tool environment, from a generator or from rows of a data set, the prompts that
 describe tools, and the comparison of answers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,8 +1,6 @@
 """The definition of a tool: a typed Python function, its JSON schema, and validation of its
 arguments."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -5,8 +5,6 @@ The environment and its rewards are in `environment.py`, measures against reward
 `presets.py`, the built-in texts in `pieces.py`.
 """
 
-from __future__ import annotations
-
 from mrlm.environments.writing.environment import WritingEnvironment
 from mrlm.environments.writing.presets import PRESETS, LengthSpan, WritingRules
 

@@ -1,8 +1,6 @@
 """The writing environment: two or more agents, one text, one turn; and its rewards: four gates in
 sequence, of which a gate at zero stops; at most 3.0."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Mapping, Sequence

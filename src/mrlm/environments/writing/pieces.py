@@ -1,8 +1,6 @@
 """Built-in posts and abstracts with reference texts, generated from a few plots with varying
 people, things and places."""
 
-from __future__ import annotations
-
 from random import Random
 
 from mrlm.environments.shared.content import content

@@ -1,8 +1,6 @@
 """Measures against reward hacking by texts of the right length without content. Each measure is 1
 for any genuine text and decreases to 0; they depend on words only and use no model."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

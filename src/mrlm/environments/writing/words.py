@@ -1,8 +1,6 @@
 """Words of an English text: transitions in twelve categories, function words, content words,
 sentences."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

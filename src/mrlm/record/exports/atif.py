@@ -5,21 +5,13 @@ The episode of one agent is one trajectory. Of several agents each has a traject
 `subagent_trajectories`, to which the steps of the episode refer in the order in which they acted.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mrlm.record.exports.files import write_each
-from mrlm.record.exports.transcripts import (
-    Entry,
-    Selection,
-    conversation,
-    numbers,
-    transcript,
-)
+from mrlm.record.exports.transcripts import Entry, Selection, conversation, numbers, transcript
 from mrlm.record.reader import RecordedEpisode, RecordedTurn
 
 SCHEMA = "ATIF-v1.7"
@@ -129,10 +121,7 @@ def _joint_steps(episode: RecordedEpisode) -> Iterator[dict[str, Any]]:
         if entry.turn is None:
             continue
         index = places[entry.agent] = places.get(entry.agent, -1) + 1
-        reference = {
-            "trajectory_id": entry.agent,
-            "extra": {"step_id": steps[entry.agent][index]},
-        }
+        reference = {"trajectory_id": entry.agent, "extra": {"step_id": steps[entry.agent][index]}}
         yield {
             "source": "agent",
             "model_name": entry.turn.policy,

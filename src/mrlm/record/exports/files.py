@@ -1,15 +1,12 @@
 """Files and folders of exports: whole, or not written at all."""
 
-from __future__ import annotations
-
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.replacing import replacing
 from mrlm.record.exports.transcripts import Selection
 from mrlm.record.reader import RecordedEpisode
 
@@ -61,18 +58,13 @@ def write_each(
 
 @contextmanager
 def _in_place_of(path: Path) -> Iterator[Path]:
-    """A place beside a path, which replaces it if nothing fails, and is removed otherwise."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    """`replacing`, whose errors name the option."""
     try:
-        yield temporary
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            yield temporary
     except OSError as error:
         if error.errno is None:  # a damaged record
             raise
         raise ConfigError(
             f"{path} cannot be written: {error.strerror}; give another with --output"
         ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        with suppress(OSError):
-            temporary.unlink()

@@ -5,8 +5,6 @@ A session has the messages of all agents in the order in which they were spoken;
 agent and its policy.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ The messages of all agents are in the order in which they were spoken; their `me
 agent.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping

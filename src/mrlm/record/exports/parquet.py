@@ -1,7 +1,5 @@
 """A parquet file with one row per turn, token columns as lists: for pyarrow, pandas, `datasets`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The formats of exports, and the one function that writes them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """The episodes of an export, and the messages of all agents of an episode in the order in which
 they were spoken."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import deque

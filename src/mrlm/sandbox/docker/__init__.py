@@ -1,7 +1,5 @@
 """Programs in containers, one container per program; `_inside` is process 1 of a container."""
 
-from __future__ import annotations
-
 from mrlm.sandbox.docker.sandbox import DockerSandbox, from_words
 
 __all__ = ["DockerSandbox", "from_words"]

@@ -1,7 +1,5 @@
 """The host side of one container: its command, its frames, and its removal. It blocks."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

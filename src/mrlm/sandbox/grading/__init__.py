@@ -2,8 +2,6 @@
 programs (`judging`, `asserting`), on solutions in a sandbox (`solving`), whose values arrive as
 plain data (`plain`) and are compared here (`comparing`)."""
 
-from __future__ import annotations
-
 from mrlm.sandbox.grading.asserting import grade_asserts, grade_class
 from mrlm.sandbox.grading.comparing import same
 from mrlm.sandbox.grading.judging import FunctionCall, grade_calls, grade_programs

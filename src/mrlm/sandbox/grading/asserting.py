@@ -3,8 +3,6 @@ in a second sandbox, separate from the solution. Calls of its functions, and ope
 objects, are forwarded through this process to the solution's sandbox, and plain data comes back.
 The verdict is computed in the process of the tests."""
 
-from __future__ import annotations
-
 import builtins
 import sys
 from collections.abc import Awaitable, Callable, Sequence

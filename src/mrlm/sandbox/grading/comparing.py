@@ -1,8 +1,6 @@
 """Comparison of a solution's value with the expected one. Both are compared as packed by
 `plain.pack`: no value from outside becomes an object here whose `==` or `hash` could run code."""
 
-from __future__ import annotations
-
 import cmath
 import itertools
 import math

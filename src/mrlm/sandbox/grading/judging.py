@@ -2,8 +2,6 @@
 call at a time, or one standard input; expected values are known and compared only in this process.
 Its answers are data; nothing it does can be a verdict."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """A grader's view of a solution in a sandbox: functions that return plain data, raise an error, or
 time out. Its answers are untrusted: their form is checked, and none is taken for a verdict."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import marshal

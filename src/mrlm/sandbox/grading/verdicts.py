@@ -1,7 +1,5 @@
 """Verdicts of graders, and the time budget of a solution's tests."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Literal

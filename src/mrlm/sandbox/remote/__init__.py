@@ -1,7 +1,5 @@
 """Programs on another machine: the `client`, the `server` there, and their messages (`wire`)."""
 
-from __future__ import annotations
-
 from mrlm.sandbox.remote.client import RemoteSandbox, from_words
 
 __all__ = ["RemoteSandbox", "from_words"]

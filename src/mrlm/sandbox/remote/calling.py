@@ -1,8 +1,6 @@
 """One HTTP request to a sandbox server, with a deadline: no redirects, no proxies, answers of
 bounded size, and the token is sent over TLS or on this machine only."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import os

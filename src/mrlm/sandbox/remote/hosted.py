@@ -1,8 +1,6 @@
 """The server side of a remote sandbox: limits of concurrency, deduplication of requests, and leases
 of sessions. Independent of HTTP and sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

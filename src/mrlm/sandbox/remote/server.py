@@ -4,8 +4,6 @@ The token allows running programs here, so it is always required, and it is sent
 machine only. One request per connection; bodies are JSON of bounded size.
 """
 
-from __future__ import annotations
-
 import argparse
 import hmac
 import http.server
@@ -289,11 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_private(words.host, words.certificate)
         sandbox = open_sandbox(words.isolation)
         hosted = Hosted(
-            sandbox,
-            words.max_runs or processors(),
-            words.max_sessions,
-            words.lease,
-            words.max_wall,
+            sandbox, words.max_runs or processors(), words.max_sessions, words.lease, words.max_wall
         )
         server = SandboxServer(
             hosted, token, words.host, words.port, words.certificate, words.key, words.max_body

@@ -1,7 +1,5 @@
 """The messages between a remote sandbox and its server, as plain JSON, checked when received."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

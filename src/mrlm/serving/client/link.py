@@ -1,7 +1,5 @@
 """The client side of one environment server: channel, availability, and sessions kept alive."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """Client of an MRLM policy server: requests completions and uploads weights."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence

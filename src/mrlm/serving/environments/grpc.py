@@ -1,7 +1,5 @@
 """The gRPC service `Environments`. Requests are passed on as raw bytes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Frames over a socket between a server and its worker processes, independent of their contents."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The environment server: its settings, parts, start and shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

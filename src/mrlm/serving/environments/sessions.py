@@ -1,7 +1,5 @@
 """The sessions of a server: numbering and deduplication of calls, admission and leases."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

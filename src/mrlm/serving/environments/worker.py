@@ -4,8 +4,6 @@ operations over a socket, and is independent of network, leases and call numbers
 Started as `python -m mrlm.serving.environments.worker DESCRIPTOR`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

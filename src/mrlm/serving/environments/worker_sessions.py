@@ -1,7 +1,5 @@
 """Environments and their sessions inside a worker, from decoded requests to encoded results."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import logging
@@ -160,11 +158,7 @@ class Host:
             template = await self._template(opened.world)
             environment = await template.answered("spawn", template.environment.spawn)
             self._sessions[session] = OpenSession(
-                environment,
-                template.name,
-                template.timeout,
-                opened.with_state,
-                opened.with_board,
+                environment, template.name, template.timeout, opened.with_state, opened.with_board
             )
         elif op == Op.FORK:
             instance = self._sessions[session]

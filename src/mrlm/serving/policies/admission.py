@@ -1,8 +1,6 @@
 """Admission checks of a server, made before anything is parsed or built. They depend on no protocol
 library. What is refused raises `Refusal`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from math import isinf

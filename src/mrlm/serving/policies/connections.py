@@ -1,8 +1,6 @@
 """The connections of the HTTP server: limits on their number, per address, and on the time a
 request may take. The only file that depends on uvicorn's protocol class."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from typing import Any

@@ -1,8 +1,6 @@
 """The gRPC service of policies: token ids in and out with their log-probs, tokenizers, and weights
 as a stream that is verified before anything changes."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

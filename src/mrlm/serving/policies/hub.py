@@ -5,8 +5,6 @@ machine.
 It depends neither on protocols nor on torch; engines and weights are passed in.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import logging

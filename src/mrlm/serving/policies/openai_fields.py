@@ -1,7 +1,5 @@
 """Requests of the OpenAI protocol, read field by field, and the JSON of its answers."""
 
-from __future__ import annotations
-
 import json
 import re
 import secrets

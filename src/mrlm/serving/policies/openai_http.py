@@ -1,8 +1,6 @@
 """The HTTP routes of policies: the OpenAI protocol (chat and text completions) for any compatible
 client, and the routes of `trainer_http.py` for trainers."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """Routes for trainers, with the names and shapes of vLLM's and SGLang's servers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Both ends of gRPC connections: options of channels and servers, clients of the services in
 `mrlm.proto`, and a `Failure` of a unary call: a status, and the message in trailing metadata."""
 
-from __future__ import annotations
-
 import resource
 from types import SimpleNamespace
 from typing import Any

@@ -2,8 +2,6 @@
 `x_of` is its inverse. Values of any type are sent as strict JSON. All of them raise `EpisodeError`,
 with the name of the field, for what cannot be sent or is malformed. No network."""
 
-from __future__ import annotations
-
 import json
 import math
 import numbers

@@ -1,7 +1,5 @@
 """Metrics of a server for monitoring: Prometheus text over HTTP, for this machine only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Replies to clients: answers, and failures without internal details. No network."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 from typing import NamedTuple
