@@ -18,7 +18,6 @@ from critics import columns, episode, policies, spoken, valued
 from mrlm import Learner, MAPPOTrainer, Message
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ippo import IPPO
-from mrlm.algorithms.maporl import MAPoRL
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.sft import SFT
@@ -33,7 +32,7 @@ from mrlm.core.types import Rollout as SubmittedCode
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.learn import columns as learn_columns
 from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
-from mrlm.learn.critics.critic import AnswerCritic, CentralCritic, Critic
+from mrlm.learn.critics.critic import CentralCritic, Critic
 from mrlm.learn.data import data_parallel
 from mrlm.learn.data.batch import Batch, Sample, merge, pack
 from mrlm.learn.data.samples import minibatches, rounds, samples_of
@@ -644,24 +643,6 @@ def test_values_are_written_turn_by_turn_however_samples_are_cut(
     assert [len(sample.turns) for sample in critic.samples(groups, credited=True)] == [2, 1, 2]
 
 
-def test_an_answer_alone_has_the_columns_of_its_turn(model: Any, tokenizer: Any) -> None:
-    critic = AnswerCritic("a", beside(Policy("a", model, tokenizer)), FAST)
-    groups = learned(tokenizer)
-    turns = [turn for group in groups for episode in group for turn in episode.turns]
-    samples = critic.samples(groups, credited=True)
-    assert [sample.unit for sample in samples] == list(range(6))
-    assert [sample.rollout for sample in samples] == list(range(6))
-    for sample, turn in zip(samples, turns, strict=True):
-        (alone,) = sample.turns
-        assert sample.ids == [turn.prompt_ids[-1], *turn.completion_ids]
-        assert (alone.agent, alone.policy) == (turn.agent, turn.policy)
-        assert alone.values is turn.values and alone.returns is turn.returns
-        assert alone.advantages == turn.advantages
-    turns[0].advantages = None
-    assert len(critic.samples(groups, credited=True)) == 5
-    assert len(critic.samples(groups, credited=False)) == 6
-
-
 @pytest.mark.parametrize(("bos", "eos"), [(None, 3), (7, 3), (7, None), (None, None)])
 def test_states_end_in_a_mark_and_begin_as_the_tokenizer_wants(
     bos: int | None, eos: int | None, model: Any, tokenizer: Any
@@ -850,41 +831,6 @@ def test_a_learner_trains_a_separate_critic_in_a_loop_of_ones_own(
     head = learner.critic.body.value_head
     assert head is not None and head.linear.weight.grad is not None
     assert any(weight.grad is not None for weight in model.parameters())
-
-
-def test_a_simple_critic_reads_answers_without_what_came_before_them(
-    model: Any, tokenizer: Any
-) -> None:
-    """MAPoRL's `value_simplification`: the same answer to another question has the same values, and
-    what it learns from are the turns' own returns."""
-
-    def played(question: str) -> Group:
-        made = episode({"a": tokenizer})
-        for turn in made.rollouts["a"].turns:
-            turn.prompt_ids = tokenizer(question)["input_ids"] + [7]
-        return Group([made])
-
-    settings: Any = {"level": "token", "critic": "separate"}
-    simple = Learner(model, tokenizer, MAPoRL(**settings, value_simplification=True))
-    whole = Learner(model, tokenizer, MAPoRL(**settings))
-    found: dict[Learner, list[Any]] = {}
-    for learner in (simple, whole):
-        critic = learner.critic
-        assert critic is not None and critic.body.value_head is not None
-        critic.name = "a"
-        torch.nn.init.normal_(critic.body.value_head.linear.weight)
-        for question in ("What is 2 + 3?", "Who was first in the long race of the year?"):
-            group = played(question)
-            critic.annotate([group])
-            found.setdefault(learner, []).append(group.episodes[0].rollouts["a"].turns[0].values)
-        critic.name = learner.policy
-    np.testing.assert_allclose(*found[simple], atol=1e-5)
-    assert np.abs(found[whole][0] - found[whole][1]).max() > 1e-3
-    loss = simple.calculate_loss([spoken("5"), spoken("6")], [1.0, 0.0])
-    loss.backward()
-    assert float(loss.metrics["value_loss"]) > 0
-    with pytest.raises(ConfigError, match="set critic to 'separate'"):
-        MAPoRL(value_simplification=True)
 
 
 def test_a_learner_of_one_policy_refuses_a_critic_of_the_team(model: Any, tokenizer: Any) -> None:
