@@ -98,7 +98,6 @@ def run_of(plan: RunPlan, config: ExperimentConfig, resume: Path | None) -> Run:
     """Builds the run of a plan.
 
     Args:
-        plan: of the run.
         config: the config of which it was made.
         resume: a run folder or checkpoint to continue from.
     """
@@ -286,7 +285,6 @@ def arithmetic_of(
     """The memory and time estimate of a run.
 
     Args:
-        plan: of the run.
         shape, parameters: of every policy's model, where it is not available.
         free: bytes of memory before the run; by default what is free here.
     """

@@ -24,7 +24,6 @@ class DatasetPreset:
     r"""A data set with a short name.
 
     Args:
-        name: its short name.
         hub: its id on the hub.
         about: a short description.
         columns: our name -> its name, of the columns that every row has.

@@ -57,7 +57,6 @@ class HFEngine(PolicyEngine):
     def respond(
         self, messages: Sequence[Message], sampling: SamplingParams, seed: int = 0
     ) -> Message:
-        """The next message of one conversation."""
         name, policy = next(iter(self.policies.items()))
         request = Request(name, policy.chat.prompt(messages).ids, sampling, seed)
         return Message(self._generate([request])[0].text, Role.ASSISTANT)

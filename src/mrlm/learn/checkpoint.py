@@ -40,7 +40,6 @@ def write_checkpoint(
     """Writes `folder/checkpoint-<step>` and removes the oldest beyond `keep` (at least two stay).
 
     Args:
-        folder: the run's folder.
         step: number of finished iterations.
         learners, critics: written as Hugging Face folders with their optimisers.
         parts: name -> JSON-able state of everything else.

@@ -34,11 +34,9 @@ class AgentSettings:
     """The configuration of an agent, constant over episodes.
 
     Args:
-        name: the agent's name.
         policy: name of its policy.
         chat: renderer of its conversations, for its policy's tokenizer; `None` for a policy behind
             an API, which reads messages.
-        sampling: its sampling parameters.
         max_prompt_tokens: longest prompt.
         system_prompt: prepended to every conversation without a system message.
         trained: whether its turns are trained on.
@@ -285,7 +283,6 @@ class Agents(dict[str, Agent]):
     `list(agents.values())`."""
 
     def fork(self, episode: Episode, branch: int) -> Agents:
-        """The agents of a forked episode."""
         return Agents({name: agent.fork(episode, branch) for name, agent in self.items()})
 
     def __getattr__(self, name: str) -> Agent:

@@ -68,7 +68,6 @@ def influences(
     """The influence of a message on the next turn of every other agent.
 
     Args:
-        episode: the episode.
         silent: its branch in which the message is empty.
         position: the turn of the message.
         past: the turns of the episode.
@@ -103,7 +102,6 @@ async def effect_metrics(run: Run, groups: Sequence[Group]) -> dict[str, float]:
     and messages; failed episodes and branches are left out.
 
     Args:
-        run: the run.
         groups: of the evaluation, played with the current policies.
     """
     count = run.config.evaluation.effects

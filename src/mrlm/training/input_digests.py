@@ -27,9 +27,6 @@ def note_inputs(config: ExperimentConfig, folder: Path) -> None:
 def check_inputs(folder: Path) -> None:
     """Checks that the data of a run is the same as when the run began.
 
-    Args:
-        folder: the run's folder.
-
     Raises:
         ConfigError: a file does not exist any more, or has changed.
     """

@@ -117,7 +117,6 @@ class Run:
 
     Args:
         config: the stage of the experiment.
-        folder: the run folder.
         algorithm: credit and loss.
         spec: requirements of the algorithm.
         source: provides the groups.
@@ -201,7 +200,6 @@ class Run:
 
     @property
     def evaluates(self) -> bool:
-        """Whether there is anything to evaluate on."""
         return self.evaluator is not None and self.config.evaluation.episodes > 0
 
     @property
@@ -217,5 +215,4 @@ class Run:
         return self.config.training.rollback > 0 and any(owner.nonfinite for owner in stepped)
 
     def stop(self) -> None:
-        """Ends the run after the current step."""
         self.stopping = True
