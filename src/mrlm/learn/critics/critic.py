@@ -222,7 +222,7 @@ class CentralCritic(Critic):
         limit = self.body.max_context - 1
         ids: list[int] = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         joint_states: list[CriticTurn] = []
-        for step, text in joint_texts(episode, self._text_of):
+        for step, text in joint_texts(episode, lambda t, ids: self.chats[t.policy].decode(ids)):
             ids = [*ids, *chat.encode_text(text)]
             if len(ids) > limit and not self._cut:
                 self._cut = True
@@ -236,6 +236,3 @@ class CentralCritic(Critic):
             joint_states.append(state)
             ids = [*ids, mark]
         return joint_states
-
-    def _text_of(self, turn: Turn, ids: Sequence[int]) -> str:
-        return self.chats[turn.policy].decode(ids)
