@@ -56,7 +56,7 @@ def test_an_algorithm_has_a_config_that_dry_runs(algorithm: str) -> None:
 @pytest.mark.parametrize(
     "algorithm",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (number % 3 > 0))
+        pytest.param(name, marks=[pytest.mark.slow] * (number % 6 > 0))
         for number, name in enumerate(ALGORITHMS)
     ],
 )

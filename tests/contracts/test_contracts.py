@@ -163,15 +163,6 @@ SAID = {"manager": "b: hello", "router": "b", "propose_solve": "hello?\nAnswer: 
 """What is said where not every word will do."""
 
 
-@pytest.mark.parametrize("wing", registry.WINGS)
-def test_every_plug_in_loads_and_says_what_it_is(wing: str) -> None:
-    assert registry.names(wing)
-    for name in registry.names(wing):
-        plugin = registry.load(wing, name)
-        assert plugin.__doc__ and registry.describe(wing, name)
-        assert registry.load(wing, registry.source_of(plugin)) is plugin
-
-
 @pytest.mark.parametrize("name", registry.names("workflows"))
 def test_a_workflow_plays_a_world_to_its_end(name: str, tokenizer: Any) -> None:
     from scripted_play import play, seats

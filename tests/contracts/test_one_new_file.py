@@ -40,7 +40,7 @@ TABLES = (
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project with three new files."""
     folder = tmp_path_factory.mktemp("copy")
-    ignored = shutil.ignore_patterns("__pycache__", ".*", "outputs")
+    ignored = shutil.ignore_patterns(".*", "outputs")  # what is compiled serves there, too
     for part in PARTS:
         shutil.copytree(ROOT / part, folder / part, ignore=ignored)
     for file in FILES:
@@ -68,7 +68,7 @@ def passed(copy: Path, files: tuple[str, ...], chosen: str = "") -> int:
             *map(place, files),
         ],
         cwd=copy,
-        env={**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(copy / "src")},
         capture_output=True,
         text=True,
     )
@@ -82,7 +82,7 @@ def test_contracts_hold_for_new_plug_ins(copy: Path) -> None:
 
 
 def test_pages_and_stubs_are_made_from_them(copy: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
     for script in ("pages", "faces"):
         words = [sys.executable, "-m", f"scripts.{script}"]
         subprocess.run(words, cwd=copy, env=environment, check=True, capture_output=True)

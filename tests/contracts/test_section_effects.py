@@ -395,7 +395,7 @@ HANGS = "test_play.py::test_a_world_that_hangs_fails_at_its_deadline_and_is_trie
 JOINED = "test_section_effects.py::test_a_process_joins_others_as_its_section_says"
 UNPLACED = RAY.format("what_cannot_be_placed_is_refused_at_once")
 KILLED = RAY.format("an_engine_that_is_killed_is_replaced_where_it_stood")
-FINITE = "test_steps_that_are_not_finite_are_skipped_counted_and_end_the_run"
+FINITE = "test_learner.py::test_what_is_said_of_a_step_that_is_not_finite"
 STARTED = RAY.format("policies_learn_as_in_one_process_though_a_worker_is_killed")
 ELSEWHERE: dict[str, str] = {
     "TrainingConfig.doctor": "test_doctor_runs.py::test_an_alarm_stops_a_run_after_a_checkpoint",
@@ -408,7 +408,7 @@ ELSEWHERE: dict[str, str] = {
     # of another library
     "TrainingConfig.wandb": "test_tracking.py::test_a_tracker_logs_and_goes_on_where_it_was",
     # where a run fails
-    "TrainingConfig.max_nonfinite_steps": f"test_policy.py::{FINITE}",
+    "TrainingConfig.max_nonfinite_steps": FINITE,
     "TrainingConfig.rollback": ROLLBACK,
     "TrainingConfig.rollback_factor": ROLLBACK,
     "EnvironmentConfig.timeout": HANGS,

@@ -127,8 +127,11 @@ def _deep_copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
 
 def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     """An operation of the device, on the CPU."""
-    name = op._schema.name.removeprefix("aten::")
-    leaves, form = pytree.tree_flatten((args, kwargs))
+    name = _name(op)
+    flat = not any(map(_nested, args)) and not any(map(_nested, kwargs.values()))
+    leaves, form = [*args, *kwargs.values()], None
+    if not flat:  # a tree of torch takes longer than most operations
+        leaves, form = pytree.tree_flatten((args, kwargs))
     _check(op, name, leaves, args)
     _count(op, name, leaves, args, kwargs)
     written = _written(op)
@@ -141,8 +144,10 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
                 grown.append((leaf, leaves[at]))
         elif isinstance(leaf, torch.device) and leaf.type == NAME:
             leaves[at] = torch.device("cpu")
-    own_args, own_kwargs = pytree.tree_unflatten(leaves, form)
-    given = pytree.tree_leaves((args, kwargs))
+    own_args: Any = leaves[: len(args)]
+    own_kwargs: Any = dict(zip(kwargs, leaves[len(args) :], strict=True)) if flat else {}
+    if form is not None:
+        own_args, own_kwargs = pytree.tree_unflatten(leaves, form)
     if name == "_copy_from":
         own_args[1].copy_(own_args[0])
         return args[1]
@@ -155,7 +160,7 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
         if source is not None:
             ours.append(kwargs[source] if source in kwargs else args[_place(op, source)])
         else:
-            with _kind_of(op, given):
+            with _kind_of(op, args):
                 _measure(op, result)
                 _narrow(op, result)
                 ours.append(pytree.tree_map_only(Tensor, lambda x: _moved(x, EXTENSION), result))
@@ -164,14 +169,26 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     return tuple(ours)
 
 
-def _kind_of(op: Any, given: list[Any]) -> Any:
+def _nested(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(
+        isinstance(part, Tensor | list | tuple) for part in value
+    )
+
+
+@cache
+def _name(op: Any) -> str:
+    return op._schema.name.removeprefix("aten::")
+
+
+def _kind_of(op: Any, args: tuple[Any, ...]) -> Any:
     """The mode in which a result is made: a view is an inference tensor if its base is one."""
     if not _views(op):
         return nullcontext()
-    (base, *_) = (each for each in given if isinstance(each, Tensor))
+    base = next(each for each in args if isinstance(each, Tensor))
     return torch.inference_mode(base.is_inference())
 
 
+@cache
 def _views(op: Any) -> bool:
     return any(each.alias_info and not each.alias_info.is_write for each in op._schema.returns)
 

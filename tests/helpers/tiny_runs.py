@@ -23,7 +23,7 @@ SMALLER = {
 """Settings of those whose own are large."""
 TREES = {"at_grpo"}
 """Algorithms that compare answers to one state."""
-KINDS = {"sft", "dpo", "grpo", "ppo", "mappo", "qmix", "spiral"}
+KINDS = {"dpo", "grpo", "mappo", "qmix"}
 """One of each kind; the others are slow tests."""
 
 

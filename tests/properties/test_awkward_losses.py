@@ -376,19 +376,6 @@ def test_a_learner_counts_what_it_leaves_out(model: Any, tokenizer: Any) -> None
     assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_epochs_end_by_the_divergence_of_the_latest_step(model: Any, tokenizer: Any) -> None:
-    """The first step of an epoch is on-policy; the second sees how far the first one went."""
-    groups = episodes(vocabulary=60)
-    policy = Policy("p", model, tokenizer)
-    taught(policy, groups)
-    for target, steps in ((1e-6, 2), (1e9, 6)):
-        algorithm = GRPO(num_minibatches=2, update_epochs=3, target_kl=target)
-        learner = Learner(policy, None, algorithm, settings=FAST)
-        metrics = run_async(learner.update(samples_of(groups, "p"), algorithm, 0, 0))
-        assert metrics["optimizer_steps"] == steps
-        taught(policy, groups)
-
-
 def test_seeds_decide_the_order_of_mini_batches() -> None:
     samples = samples_of(episodes(), "p")
     orders = set()
@@ -403,26 +390,6 @@ def test_seeds_decide_the_order_of_mini_batches() -> None:
             assert sorted(map(len, rollouts)) == [1, 2, 2, 2] and len(set.union(*rollouts)) == 7
         orders.add(tuple(id(s) for part in epochs[0] for s in part))
     assert len(orders) == 5
-
-
-def test_the_seed_of_an_update_decides_its_mini_batches(model: Any, tokenizer: Any) -> None:
-    groups, policy = episodes(vocabulary=60), Policy("p", model, tokenizer)
-    seen: list[tuple[tuple[int, ...], ...]] = []
-
-    class Noting(GRPO):
-        def loss(self, batch: Any, outputs: Outputs) -> Any:
-            seen.append(tuple(tuple(sample.ids) for sample in batch.samples))
-            return super().loss(batch, outputs)
-
-    algorithm = Noting(num_minibatches=4)
-    learner = Learner(policy, None, algorithm, settings=LearnerSettings(learning_rate=1e-9))
-
-    def order(seed: int) -> tuple[Any, ...]:
-        seen.clear()
-        run_async(learner.update(samples_of(groups, "p"), algorithm, 0, seed))
-        return tuple(seen)
-
-    assert order(0) == order(0) and len({order(seed) for seed in range(4)}) == 4
 
 
 def test_positions_count_from_the_beginning_of_each_sample(gpt2_path: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grids import quick
 from mrlm.core import registry
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
@@ -126,7 +127,7 @@ def cosine(first: np.ndarray, second: np.ndarray) -> float:
     return float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
 
 
-@pytest.mark.parametrize("constant", [1.0, 10.0, 100.0])
+@pytest.mark.parametrize("constant", quick([1.0, 10.0, 100.0], [10.0]))
 @pytest.mark.parametrize("kind", ["dense", "final", "ragged"])
 @pytest.mark.parametrize(("name", "settings"), COMPARED, ids=lambda value: str(value))
 def test_a_constant_on_every_reward_changes_no_advantage(

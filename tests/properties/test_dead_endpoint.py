@@ -9,6 +9,7 @@ import pytest
 
 from every_workflow import SPECS, WORKFLOWS, Talk, config_of
 from every_workflow import small as small
+from grids import quick
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.core.errors import EndpointError
@@ -19,7 +20,7 @@ __all__ = ["small"]
 
 
 @pytest.mark.parametrize("answered", [0, 1])
-@pytest.mark.parametrize("name", WORKFLOWS)
+@pytest.mark.parametrize("name", quick(WORKFLOWS, 2))
 def test_a_dead_endpoint_ends_the_run(
     name: str, answered: int, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

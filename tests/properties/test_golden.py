@@ -21,8 +21,9 @@ from mrlm.learn.checkpoint import MANIFEST
 from places import IMPORTS
 from tiny_runs import KINDS, config_of, some
 
-TWICE = {"grpo"}
-"""Those that are always run a second time in this process; the others are slow tests."""
+TWICE: set[str] = set()
+"""Those that are always run a second time in this process: none, since two processes run them in
+opposite orders; all are slow tests."""
 ELSEWHERE = "test_equal_bit_by_bit_in_two_processes"
 PROGRAM = """
 import json, sys
@@ -84,6 +85,7 @@ def test_equal_bit_by_bit_in_one_process(name: str, tmp_path: Path) -> None:
     assert_equal(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_losses(tmp_path: Path) -> None:
     for seed in (11, 12):
         config = load_config(config_of("ppo", tmp_path, f"{seed}"), [f"training.seed={seed}"])

@@ -1,5 +1,6 @@
 """Every world with the workflows that fit it, under a team algorithm with a critic and one without:
-two steps each, in which every policy learns. What is not in the table is tried as its seats say."""
+a step each, in which every policy learns; the slow ones take two. What is not in the table is tried
+as its seats say."""
 
 from __future__ import annotations
 
@@ -150,9 +151,9 @@ def grid() -> list[Any]:
 
 
 def config_of(
-    world: Environment, workflow: str, algorithm: str, model: str, folder: Path
+    world: Environment, workflow: str, algorithm: str, model: str, folder: Path, steps: int
 ) -> ExperimentConfig:
-    """Two steps, a policy for each agent."""
+    """A policy for each agent."""
     seats = world.agents if len(world.agents) > 1 else ("ann", "ben")
     if len(world.agents) == 1 and workflow == "pioneer_observer":
         seats = registry.load("workflows", workflow)().agents
@@ -165,7 +166,7 @@ def config_of(
         generation={"max_new_tokens": 3},
         training={
             "algorithm": algorithm,
-            "num_iterations": 2,
+            "num_iterations": steps,
             "batch_size": 2,
             "learning_rate": 1e-3,
             "report_to": "none",
@@ -177,15 +178,21 @@ def config_of(
 
 @pytest.mark.parametrize(("name", "workflow", "algorithm"), grid())
 def test_a_world_trains_a_team(
-    name: str, workflow: str, algorithm: str, small: str, tmp_path: Path
+    name: str,
+    workflow: str,
+    algorithm: str,
+    small: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
+    steps = 1 if request.node.get_closest_marker("slow") is None else 2
     plugin: Callable[..., Any] = registry.load("environments", name)
     world = as_environment(plugin(**ARGUMENTS.get(name, {})))
     watch = Watch()
     parts = LiveObjects(environments=[Varied(world, name in GAMES)], callbacks=[watch])
-    run = build(config_of(world, workflow, algorithm, small, tmp_path), parts)
+    run = build(config_of(world, workflow, algorithm, small, tmp_path, steps), parts)
     history = run_to_end(run).history
-    assert [row["step"] for row in history if row.get("loss") is not None] == [1, 2]
+    assert [row["step"] for row in history if row.get("loss") is not None] == [1, 2][:steps]
     for row in history:
         assert math.isfinite(row["loss"]) and row["episodes/failed"] == 0
     after = weights(run)

@@ -23,7 +23,7 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.core.errors import TrainingError
-from mrlm.learn.data.batch import Batch, Loss, Totals, pack
+from mrlm.learn.data.batch import Batch, Loss, pack
 from mrlm.learn.data.samples import split
 from mrlm.learn.fast import (
     cpu_backends,
@@ -372,14 +372,6 @@ def test_stretches_are_read_together_where_little_is_padding(
     assert [piece.shape for piece in planted(*sequences).pieces] == shapes
 
 
-def test_few_tokens_are_read_together_whatever_is_padding() -> None:
-    """Roots apart from what follows them; many scores of padding are another piece."""
-    sequences = [[1] * 3, *([2, number, 5] for number in range(9)), [3] * 40]
-    shapes = [piece.shape for piece in planted(*sequences).pieces]
-    assert shapes == [(3, 40, 40), (9, 2, 3)]
-    assert [piece.shape for piece in planted([1], [3] * 80).pieces] == [(1, 1, 1), (1, 80, 80)]
-
-
 def test_siblings_stay_in_one_micro_batch_when_they_can() -> None:
     samples = conversations(groups=4)
     random.Random(0).shuffle(samples)
@@ -571,15 +563,6 @@ def test_blocks_of_rows_give_the_same_gradients(
     assert multiplied and not any(rows % row_blocks.FEWEST for rows in multiplied)
 
 
-@pytest.mark.parametrize("rows", [64, 192, 1024, 64 * 35])
-def test_blocks_cover_every_row_once(rows: int) -> None:
-    found = list(row_blocks._blocks(rows))
-    assert [each.start for each in found] == [0, *(each.stop for each in found[:-1])]
-    assert found[-1].stop == rows
-    sizes = {each.stop - each.start for each in found}
-    assert sizes <= {64, 128, 256, 512, 1024}, "few shapes"
-
-
 def test_training_goes_the_same_way_on_both(tokenizer: Any) -> None:
     """Three steps of a learner: weights stay together."""
     start = family("qwen2")
@@ -595,8 +578,3 @@ def test_training_goes_the_same_way_on_both(tokenizer: Any) -> None:
     begun = torch.cat([weight.detach().flatten() for weight in start.parameters()])
     assert float((ends[0] - begun).norm()) > 1e-3
     assert float((ends[0] - ends[1]).norm() / (ends[0] - begun).norm()) < 1e-3
-
-
-def test_totals_count_what_is_trained() -> None:
-    samples = conversations()
-    assert Totals.of(samples).tokens == len(pack(samples))

@@ -65,7 +65,8 @@ def trained(
 
 
 GROUPS = [
-    pytest.param(name, marks=[pytest.mark.slow] if name == "ppo" else []) for name in IDENTICAL
+    pytest.param(name, marks=[pytest.mark.slow] * (place > 0))
+    for place, name in enumerate(IDENTICAL)
 ]
 
 
@@ -83,6 +84,7 @@ def test_members_said_to_be_identical_are_so_in_games_of_one_step_and_only_there
     assert not torch.equal(one_step["row"], one_step["column"])
 
 
+@pytest.mark.slow
 def test_members_said_to_be_alike_differ_by_rounding_only(
     models: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -149,6 +151,7 @@ def test_the_optimum_of_every_context_is_given_as_rows() -> None:
 # -- the command -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_quick_run_trains_and_continues_where_it_was_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -306,7 +306,7 @@ def name_of(case: dict[str, Any]) -> str:
 
 
 CASES = pairwise()
-QUICK = 4
+QUICK = 2
 
 
 def bindings(case: dict[str, Any]) -> dict[str, Any]:
@@ -438,6 +438,7 @@ def test_a_limit_of_ones_own_and_one_that_changes_nothing(tmp_path: Path, tiny_p
             build(parse_config(data, (), "test"))
 
 
+@pytest.mark.slow
 def test_dropout_is_looked_at_without(tmp_path: Path, tiny_path: str) -> None:
     """What an adapter drops in training mode is no mismatch."""
     case = {"binding": "lora", "head": "tied", "algorithm": "grpo", "engine": "lean"}

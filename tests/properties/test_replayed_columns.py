@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from commands import Mrlm
+from grids import quick
 from mrlm import read_run, replay, run_experiment
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core.errors import ConfigError
@@ -75,7 +76,7 @@ def turns(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [turn for agent in row["agents"].values() for turn in agent["turns"]]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick(CASES, 3))
 def test_columns_are_those_of_a_run_that_records_all(name: str, tmp_path: Path) -> None:
     whole, sampled = tmp_path / "whole", tmp_path / "sampled"
     run_experiment(config(whole, name, "all"))

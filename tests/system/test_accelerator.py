@@ -18,9 +18,10 @@ from forking import Launcher
 from mrlm import ExperimentConfig, Trainer, load_config, run_experiment
 from tiny_runs import NAMES, config_of
 
-QUICK = {"grpo", "qmix", "dpo", "ippo-lora"}
-"""One of each kind; the others are slow tests."""
+QUICK = {"dpo", "ippo-lora"}
+"""Rows, and episodes with critics and adapters; the others are slow tests."""
 RUNS = "test_a_run_on_an_accelerator_computes_what_it_computes_on_the_cpu"
+MOMENTS = "test_moments_on_the_host_change_no_number"
 ADAM = "ippo", {"training": {"optimizer": "adamw"}}
 PROGRAM = """
 import json, sys
@@ -116,7 +117,8 @@ def accelerated(
     asking: list[Any] = [item for item in request.session.items if RUNS in item.nodeid]
     names = [item.callspec.params["name"] for item in asking]
     paths = [str(written(folder, name, "there")) for name in names]
-    paths += [str(written(folder, "adam", place)) for place in ("there", "host")]
+    if any(MOMENTS in item.nodeid for item in request.session.items):
+        paths += [str(written(folder, "adam", place)) for place in ("there", "host")]
     in_process(launcher, PROGRAM, folder, json.dumps(paths))
     return folder
 
@@ -174,6 +176,7 @@ def test_a_run_on_a_gpu_repeats_itself_bit_for_bit(precision: str, tmp_path: Pat
         assert found and not any(found.values()), {k: v for k, v in found.items() if v}
 
 
+@pytest.mark.slow
 def test_moments_on_the_host_change_no_number(accelerated: Path) -> None:
     found = ranks.differences(accelerated / "adam-host", accelerated / "adam-there")
     assert found and not any(found.values()), found

@@ -206,6 +206,7 @@ def test_an_engine_that_asks_nobody_and_a_run_that_trains_nobody() -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_run_in_stages_and_an_evaluation_of_nothing_but_apis() -> None:
     stages = [
         {"name": "form", "training": {"algorithm": "sft", "num_iterations": 1}},

@@ -19,6 +19,7 @@ def _alarm(rule: str, step: int) -> dict[str, object]:
     return {"rule": rule, "step": step, "because": "a number is wrong"}
 
 
+@pytest.mark.slow
 def test_quick_runs_are_trained_once_and_examined(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

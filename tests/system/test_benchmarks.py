@@ -27,6 +27,7 @@ from benchmarks.worlds_throughput import MARKS, WARM, Stage, measured, soaked
 
 from chromium import MISSING, chromium
 from every_environment import ALL as WORLDS
+from grids import quick
 from mrlm import check_environment, read_run
 from places import ROOT
 
@@ -69,7 +70,10 @@ PAGES = ["page-list", "page-episode", "page-search"]
 @pytest.mark.parametrize(
     "name",
     [
-        *("long-tail", "decode", "turns", "long-talks", "adapters", "group", "long-run"),
+        *quick(
+            ("long-tail", "decode", "turns", "long-talks", "adapters", "group", "long-run"),
+            ("turns", "adapters", "long-run"),
+        ),
         *(
             pytest.param(name, marks=pytest.mark.skipif(chromium() is None, reason=MISSING))
             for name in PAGES
@@ -95,7 +99,7 @@ def test_the_run_for_a_gpu_says_that_there_is_none(
 ON_GPU = [row for row in ROWS if row.name.startswith("gpu-")]
 
 
-@pytest.mark.parametrize("row", ON_GPU, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", quick(ON_GPU, 3), ids=lambda row: row.name)
 def test_a_row_for_a_gpu_runs_on_a_cpu_and_says_so(row: Row, tmp_path: Path) -> None:
     bench = Bench(rounds=1, quick=True, peers=row.name == "gpu-rollouts", dry=True)
     assert not report.measure([row], bench, tmp_path)
@@ -149,31 +153,41 @@ def test_vllm_samples_as_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "benchmarks.vllm_peer")
 
 
-def test_tests_come_first_and_time_is_bounded(
+def late(words: list[str], **settings: Any) -> None:
+    assert 0 < settings["timeout"] <= gpu.BUDGET
+    raise subprocess.TimeoutExpired(words, settings["timeout"])
+
+
+def test_tests_come_first_and_a_late_row_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The whole program on the CPU, with one row that is late at first; then one without time."""
-    rows = {row.name: row for row in ON_GPU}
-    row, late = rows["gpu-memory"], rows["gpu-adapters"]
+    row = ON_GPU[0]
     monkeypatch.setattr(gpu, "_tests", lambda folder: 1)
     assert gpu.everything([row], tmp_path, 1, quick=True) == 1 and not list(tmp_path.iterdir())
     assert "the equality tests failed" in capsys.readouterr().err
     monkeypatch.setattr(gpu, "_tests", lambda folder: 0)
-
-    def too_slow(words: list[str], **settings: Any) -> None:
-        assert 0 < settings["timeout"] <= gpu.BUDGET
-        raise subprocess.TimeoutExpired(words, settings["timeout"])
-
-    with monkeypatch.context() as patch:
-        patch.setattr(subprocess, "run", too_slow)
-        assert gpu.everything([row], tmp_path, 1, quick=True) == 1
+    monkeypatch.setattr(subprocess, "run", late)
+    assert gpu.everything([row], tmp_path, 1, quick=True) == 1
     assert "time of --gpu was over" in report.load(tmp_path)[row.name].reason
+
+
+@pytest.mark.slow
+def test_a_late_row_is_measured_again_and_time_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole program on the CPU; then one row without time."""
+    rows = {row.name: row for row in ON_GPU}
+    row, other = rows["gpu-memory"], rows["gpu-adapters"]
+    monkeypatch.setattr(gpu, "_tests", lambda folder: 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", late)
+        assert gpu.everything([row], tmp_path, 1, quick=True) == 1
     monkeypatch.setattr(gpu, "_tests", lambda folder: 1)  # they passed, and are not repeated
     assert gpu.everything([row], tmp_path, 1, quick=True) == 0, "a late row is measured again"
     assert report.load(tmp_path)[row.name].value and row.name in capsys.readouterr().out
-    assert gpu.everything([row, late], tmp_path, 1, quick=True, seconds=0.5) == 1
+    assert gpu.everything([row, other], tmp_path, 1, quick=True, seconds=0.5) == 1
     assert "not reached; the next call measures it" in capsys.readouterr().err
-    assert late.name not in report.load(tmp_path), "and what is there was not measured again"
+    assert other.name not in report.load(tmp_path), "and what is there was not measured again"
 
 
 @pytest.mark.parametrize("status", ["pass", "fail"])
@@ -189,7 +203,7 @@ def test_an_unknown_row_is_named(run: Run, tmp_path: Path) -> None:
     assert code == 2 and "no row 'grpo'" in err and "grpo-15m" in err
 
 
-@pytest.mark.parametrize("weights", ["shared", "own", "lora"])
+@pytest.mark.parametrize("weights", quick(["shared", "own", "lora"], ["lora"]))
 def test_our_side_does_exactly_the_work(weights: str) -> None:
     work = Work("tiny", prompts=2, group=2, read=5, written=4, agents=2, weights=weights)  # type: ignore[arg-type]
     ours = playing(work, "magrpo")

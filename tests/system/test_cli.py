@@ -273,13 +273,6 @@ def test_messages_of_the_library_are_plain_lines(
 # -- train -------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_prints_the_config_and_writes_nothing(run: Mrlm, config: Path) -> None:
-    done = run("train", "--config", config, "--dry-run", "training.seed=7", "--output", "it's")
-    assert done.code == 0 and yaml.safe_load(done.out.split("policy first")[0])["training"]["seed"]
-    assert "output_dir: it's" in done.out
-    assert list(Path().iterdir()) == [config.relative_to(Path.cwd())]
-
-
 def test_a_run_says_how_it_went_and_what_to_type_next(run: Mrlm, config: Path) -> None:
     done = run("train", "--config", config, "--output", "out/a b")
     assert done.code == 0, done.err
@@ -294,6 +287,7 @@ def test_a_run_says_how_it_went_and_what_to_type_next(run: Mrlm, config: Path) -
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_profiled_run_ends_with_a_table_unless_it_is_to_be_quiet(run: Mrlm, config: Path) -> None:
     done = run("train", "--config", config, "--output", "out", "--profile")
     assert done.code == 0, done.err

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import ailing
 import mrlm
+from grids import quick
 from mrlm import ExperimentConfig, run_experiment
 from mrlm.cli import command_line
 from mrlm.config.normalize import section_key
@@ -68,7 +69,7 @@ def doctor(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
     return found.exit_code, rows
 
 
-@pytest.mark.parametrize("name", DISEASES)
+@pytest.mark.parametrize("name", quick(DISEASES, 2))
 def test_a_planted_disease_is_found(name: str, base: Path, tmp_path: Path) -> None:
     changes, rule, steps = DISEASES[name]
     if name == "mute agent":
@@ -94,6 +95,7 @@ def test_a_healthy_run_has_no_alarm(base: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / ALARMS).exists()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_leaves_the_alarms_of_an_undisturbed_one(base: Path, tmp_path: Path) -> None:
     """One is stopped before the alarm, the other after it, by going back to before it."""
     ill = {

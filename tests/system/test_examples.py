@@ -53,8 +53,19 @@ SHORT: dict[str, str] = {
 """Example -> arguments of its short form."""
 
 LONG = {
+    "all_trainers",
+    "comlrl_story",
+    "happo_game",
+    "heterogeneous_agents",
+    "lora_agents",
+    "ppo_math",
+    "quickstart.simple_ppo",
+    "rlhf",
     "router_r1_math_qwen",
     "train_code_ppo",
+    "train_grpo_math",
+    "train_tool_use_ppo",
+    "world_model",
     "train_math_ppo",
     "train_multi_environment",
     "train_hybrid_sft_ppo",
@@ -78,7 +89,7 @@ SAYS = {
     "custom_workflow": "eval/reward/mean",
 }
 """Those without arguments, and a word that each prints."""
-ELSEWHERE = {"magrpo_collaboration", "own_loop"}
+ELSEWHERE = {"own_loop"}
 """Those that always run on another model, too."""
 PROGRAMS = [FOLDER / f"{name}.py" for name in SAYS]
 
@@ -182,7 +193,11 @@ def under_torchrun(folder: Path, strategy: str) -> None:
     assert done.stdout.count("2 process(es), 1 thread(s) each") == 1
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG)) for path in PROGRAMS],
+    ids=lambda path: path.stem,
+)
 def test_an_example_runs(program: Path, tmp_path: Path, launcher: Launcher) -> None:
     assert SAYS[program.stem] in output_of(launcher, program, tmp_path)
 

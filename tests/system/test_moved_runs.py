@@ -86,6 +86,7 @@ def test_a_project_that_is_moved_as_a_whole_resumes_and_evaluates(
     assert done.code == 0, done.err
 
 
+@pytest.mark.slow
 def test_a_run_folder_that_is_moved_alone_finds_its_data(
     project: Path, run: Mrlm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +130,7 @@ def test_adapters_of_a_moved_project_find_their_base(
     train(run, "--resume", place / "runs/a", "training.num_iterations=2")
 
 
+@pytest.mark.slow
 def test_a_moved_pipeline_resumes(
     project: Path, run: Mrlm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,7 @@ def test_policies_learn_as_in_one_process_though_a_worker_is_killed(
 GRPO = {"training": {"algorithm": "grpo"}, "grpo": {"group_size": 2}}
 
 
+@pytest.mark.slow
 def test_replays_are_those_of_one_process(cluster: None, go: Go, tmp_path: Path) -> None:
     """Episodes are played again by the workers that played them, with alternatives to one turn."""
     c3 = {

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from scripts import notebooks
 
 from forking import Launcher
+from grids import quick
 from mrlm.build.run import build
 from mrlm.config import parse_config
 from mrlm.core import registry
@@ -42,11 +44,17 @@ def test_a_program_of_a_page_runs(program: str, launcher: Launcher) -> None:
     assert done.code == 0, done.err[-2000:]
 
 
-def test_the_commands_of_experiments_run_on_their_yaml_which_learns(launcher: Launcher) -> None:
+@pytest.mark.parametrize("steps", quick([2, 100], [2]))
+def test_the_commands_of_experiments_run_on_their_yaml_which_learns(
+    steps: int, launcher: Launcher
+) -> None:
+    """At its full length it learns, too."""
     (text,) = blocks("docs/experiments.md", "yaml")
     name = re.match(r"# (\S+\.yaml)", text)
     assert name
-    Path(name[1]).write_text(text)
+    if steps == 2:
+        text = text.replace("episodes: 64", "episodes: 4")
+    Path(name[1]).write_text(notebooks.shortened(text, steps))
     commands = [
         line
         for block in blocks("docs/experiments.md", "bash")
@@ -62,9 +70,11 @@ def test_the_commands_of_experiments_run_on_their_yaml_which_learns(launcher: La
     file = Path("outputs/two_writers/2-together/metrics.jsonl")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     rewards = [row["reward/mean"] for row in rows if "reward/mean" in row]
+    assert len(rewards) == min(steps, 40)
     warmup = Path("outputs/two_writers/1-warmup/metrics.jsonl").read_text()
     before = json.loads(warmup.splitlines()[0])
-    assert statistics.mean(rewards[-10:]) > before["eval/reward/mean"] + 0.4
+    if steps == 100:
+        assert statistics.mean(rewards[-10:]) > before["eval/reward/mean"] + 0.4
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -188,12 +188,18 @@ def test_killed_runs_come_to_what_undisturbed_ones_do(
     assert not litter(runner.folder)
 
 
+@pytest.mark.parametrize(
+    "points",
+    [
+        ("replaying:11",),
+        pytest.param(("replaying:3", "replaying:11", "recording:2"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_is_killed_while_it_replays_comes_to_the_same_bits(
-    launcher: Launcher, tmp_path: Path
+    points: tuple[str, ...], launcher: Launcher, tmp_path: Path
 ) -> None:
-    """Metrics, weights, checkpoints, and the record with its replays; killed amid the replays
-    of two iterations, the first time before there is a checkpoint, and while the record is
-    written."""
+    """Metrics, weights, checkpoints, and the record with its replays; killed amid replays, also
+    before there is a checkpoint, and while the record is written."""
     runner = Runner(REPLAYS, tmp_path / "run", launcher)
     whole = undisturbed(runner)
     replays = [row for row in rows_of(runner.folder) if "replayed" in row]
@@ -203,7 +209,7 @@ def test_a_run_that_is_killed_while_it_replays_comes_to_the_same_bits(
     ]
     assert sum(map(bool, credit)) > len(replays) / 2
     runner.clear()
-    for point in ("replaying:3", "replaying:11", "recording:2"):
+    for point in points:
         assert runner.go(MRLM_DIES=point) == -signal.SIGKILL, runner.said()
     assert runner.go() == 0, runner.said()
     assert not differing(course(runner.folder), whole.course)

@@ -15,7 +15,6 @@ import pytest
 from certificates import Authority
 from mrlm import RemoteEnvironment, ServerPool
 from mrlm.core.board import Html
-from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role
@@ -180,30 +179,6 @@ def test_a_world_without_a_seed_is_reset_once_for_all_siblings(
 
 
 # -- several servers -------------------------------------------------------------------------------
-
-
-def test_a_transcript_does_not_depend_on_who_plays_it(server: InProcess, tokenizer: Any) -> None:
-    """The same run, also with a workflow that forks: in this process, on one server, on two."""
-    from mrlm.environments.relay import RelayEnvironment
-    from mrlm.workflows.tree import Tree
-    from scripted_play import play
-
-    def script(request: Any) -> str:
-        return f"{sum(request.prompt_ids) % 97}"
-
-    def transcripts(world: Environment) -> list[Any]:
-        source, _ = play(tokenizer, world, script, world.agents, Tree(branches=2), group_size=1)
-        groups = run_async(source.take(4))
-        return [
-            [(e.path, e.reward, e.status, [t.completion_ids for t in e.turns]) for e in group]
-            for group in groups
-        ]
-
-    with here(environments=["relay"]) as other:
-        found = transcripts(RelayEnvironment())
-        assert found == transcripts(world_on(server, name="relay"))
-        assert found == transcripts(world_on(server, other, name="relay"))
-        assert len(found[0]) > 1
 
 
 @pytest.mark.slow

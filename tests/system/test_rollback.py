@@ -110,6 +110,7 @@ def test_a_run_that_is_killed_while_it_goes_back_comes_to_the_same(
     assert logged(tmp_path / "run") == logged(cured)
 
 
+@pytest.mark.slow
 def test_when_it_may_not_go_back_again_it_ends_and_may_later(cured: Path, tmp_path: Path) -> None:
     once = config(tmp_path / "run", rollback=1)
     with pytest.raises(NonFiniteError, match=r"not finite.*after 1 rollbacks"):

@@ -124,6 +124,7 @@ def test_a_second_start_is_refused_and_a_closed_terminal_saves(
     assert (folder / "final" / "config.json").is_file() and not (folder / locks.LOCK).exists()
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_dead_process_is_taken_over(
     begun: Callable[[], Terminal], run: Mrlm, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ import torch
 import yaml
 
 from forking import Launcher
+from grids import quick
 from mrlm import Callback, load_config, run_experiment
 from mrlm.build.served_policies import HostedPolicies, house_of
 from mrlm.core.errors import CheckError, ConfigError, EngineError
@@ -294,7 +295,7 @@ def test_adapters_go_by_name_and_follow_updates(
     assert after[0].token_ids != before[0].token_ids and after[1:3] == before[1:3]
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("kind", quick(["vllm", "sglang"], ["sglang"]))
 def test_a_server_sleeps_and_wakes(
     kind: str, doors: Doors, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
@@ -322,7 +323,7 @@ def test_a_server_sleeps_and_wakes(
     assert_same(say(engine, requests("base")), say(LeanEngine({"base": policy}), requests("base")))
 
 
-@pytest.mark.parametrize("noticed", [True, False])
+@pytest.mark.parametrize("noticed", quick([True, False], [False]))
 @pytest.mark.parametrize("kind", ["mrlm", *(pytest.param(k, marks=SLOW) for k in BY_KIND)])
 def test_a_server_that_is_lost_gets_its_weights_again(
     noticed: bool,

@@ -235,23 +235,6 @@ def test_a_world_of_one_agent_is_served_too(client: Client) -> None:
     assert codec.result_of(session.step("7", "agent")).rewards["agent"].value == 1.0
 
 
-@pytest.mark.parametrize("name", WORLDS)
-def test_ten_sessions_of_every_world(client: Client, name: str) -> None:
-    world = pb.World(environment=name)
-    seats = client.stub.Describe(world).agents
-    for seed in range(10):
-        task = client.stub.GetTask(pb.TaskRequest(world=world, seed=seed, split="train"))
-        session = client.open(name)
-        result = session.ask(reset=pb.Reset(task=task, seed=task.seed)).result
-        assert set(result.speakers) <= set(seats)
-        if seed == 0:
-            said = codec.to_message(Message("yes"))
-            actions = dict.fromkeys(result.speakers, said)
-            result = session.ask(step=pb.Step(actions=actions, order=result.speakers)).result
-            assert codec.result_of(result).rewards.keys() <= set(seats)
-        session.close()
-
-
 # -- what is refused -------------------------------------------------------------------------------
 
 

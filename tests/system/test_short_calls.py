@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from forking import Launcher
 from mrlm import ExperimentConfig, Trainer
 from mrlm.learn.checkpoint import checkpoints, step_of
 
@@ -41,19 +40,20 @@ def saved(folder: Path) -> list[int]:
     return sorted(map(step_of, checkpoints(folder)))
 
 
-def run(folder: Path, calls: int, end: str, **training: object) -> int:
+def run(launcher: Launcher, folder: Path, calls: int, end: str, **training: object) -> int:
     config = folder.parent / "config.yaml"
     settings(folder, **training).save(config)
-    words = [sys.executable, "-c", PROGRAM, str(config), str(calls), end]
-    return subprocess.run(words, stdout=subprocess.DEVNULL).returncode
+    program = folder.parent / "program.py"
+    program.write_text(PROGRAM)
+    return launcher.run([str(program), str(config), str(calls), end], folder.parent).code
 
 
 def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def test_a_program_that_ends_leaves_its_last_step(tmp_path: Path) -> None:
-    assert run(tmp_path / "run", 4, "ends") == 0
+def test_a_program_that_ends_leaves_its_last_step(launcher: Launcher, tmp_path: Path) -> None:
+    assert run(launcher, tmp_path / "run", 4, "ends") == 0
     assert saved(tmp_path / "run") == [1, 4], "that of the first call, and that of the last"
     model = tmp_path / "run" / "checkpoint-4"
     policies = {path.read_bytes() for path in model.rglob("model.safetensors")}
@@ -61,9 +61,9 @@ def test_a_program_that_ends_leaves_its_last_step(tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_killed_continues_from_the_checkpoint_that_was_due(
-    tmp_path: Path,
+    launcher: Launcher, tmp_path: Path
 ) -> None:
-    assert run(tmp_path / "run", 5, "killed", save_steps=2) == -signal.SIGKILL
+    assert run(launcher, tmp_path / "run", 5, "killed", save_steps=2) == -signal.SIGKILL
     assert saved(tmp_path / "run") == [2, 4]
     trainer = Trainer(config=settings(tmp_path / "run", save_steps=2))
     result = trainer.train(num_iterations=6, resume_from_checkpoint=True)

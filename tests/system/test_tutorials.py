@@ -1,4 +1,4 @@
-"""The tutorials and how-to pages run as they are written, at full length (`slow`). Five that use
+"""The tutorials and how-to pages run as they are written, at full length (`slow`). Two that use
 all kinds of blocks between them, and the program of the home page, run with few steps, too."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from places import ROOT
 PAGES = sorted([*(ROOT / "docs/tutorials").glob("[0-9]*.md"), *(ROOT / "docs/how_to").glob("*.md")])
 STEPS = 2
 """Iterations of every run in the short form."""
-SHORT = ("01", "04", "05", "08", "gsm8k")
+SHORT = ("05", "08")
 
 
 def rewards(folder: str) -> list[float]:

@@ -114,6 +114,7 @@ def test_the_sdist_can_test_itself(dist: dict[str, Path]) -> None:
     assert not [name for name in names if name.startswith((".venv", "outputs"))]
 
 
+@pytest.mark.slow
 def test_the_wheel_works_without_the_repository(dist: dict[str, Path], tmp_path: Path) -> None:
     home, empty = tmp_path / "venv", tmp_path / "empty"
     empty.mkdir()

@@ -148,6 +148,7 @@ ALIKE = {"importance": "token", "update_epochs": 2}
 """Both compute `old_logprobs` anew, so that the numbers can be the same bit by bit."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_with_predecessors_that_stand_still_it_is_mappo(lora: bool, tmp_path: Path) -> None:
     """One of the two never moves: nobody's factor is anything but 1, bit by bit."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from grids import quick
 from mrlm.algorithms.marft import MARFT
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode, Group
@@ -216,7 +217,7 @@ def test_settings_that_nothing_would_read_are_refused() -> None:
 @pytest.mark.parametrize(
     "binding", ["shared", pytest.param("separate", marks=pytest.mark.slow), "lora"]
 )
-@pytest.mark.parametrize("level", ["turn", "token"])
+@pytest.mark.parametrize("level", quick(["turn", "token"], ["turn"]))
 def test_it_trains(binding: str, level: str, tmp_path: Path) -> None:
     base = settings("marft", output_dir=str(tmp_path / "run")).given()
     policies: dict[str, Any] = {

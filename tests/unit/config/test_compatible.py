@@ -3,8 +3,6 @@ problems of a config are one message. Their trainers are counted in `tests/borde
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -178,7 +176,7 @@ def test_rows_for_evaluation_that_nothing_plays_are_an_error():
         SFTTrainer(mrlm.default_model(), train_dataset=rows, eval_dataset=rows)
 
 
-def test_the_first_line_of_a_run_states_its_amounts(tmp_path):
+def test_the_first_line_of_a_run_states_its_amounts(tmp_path, launcher):
     program = f"""
 import mrlm
 from mrlm.trl import GRPOConfig, GRPOTrainer
@@ -189,8 +187,9 @@ rows = [{{"prompt": "Say one."}}] * 16
 rewards = lambda completions: [float(len(text)) for text in completions]
 GRPOTrainer(mrlm.default_model(), train_dataset=rows, reward_funcs=rewards, args=args).train()
 """
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "2 prompts x 4 samples = 8 completions a step, 1 step\n" in found.stdout + found.stderr
+    (tmp_path / "program.py").write_text(program)
+    done = launcher.run([str(tmp_path / "program.py")], tmp_path)
+    assert "2 prompts x 4 samples = 8 completions a step, 1 step\n" in done.out + done.err
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,7 @@ from mrlm.config import (
     load_config,
     parse_config,
 )
-from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-from mrlm.experiment import dry_run
 from mrlm.runs import TrainResult
 from places import ROOT
 
@@ -84,32 +82,6 @@ def test_an_algorithm_that_does_not_exist_is_one_error_that_names_it():
     said = message({"training": {"algorithm": "mappoo"}})
     assert "mappoo" in said and "did you mean 'mappo'" in said
     assert "\n" not in said
-
-
-def test_the_debate_config_is_read_whole():
-    config = load_config(CONFIGS / "debate_mappo.yaml")
-    lora = config.policies["pro"].lora
-    assert lora is not None and lora.r == 8
-    assert config.policies["con"].learning_rate == 1e-4
-    assert not config.policies["judge"].trainable
-    assert config.workflow.name == "turns"
-    assert config.environments[0].parameters == {
-        "judge": {"kind": "llm", "agent": "judge"},
-        "reward": "truth",
-    }
-    algorithm = config.algorithm_settings()
-    assert (algorithm.critic, algorithm.group_size, algorithm.gae_lambda) == ("central", 2, 0.95)
-
-
-def test_the_debate_config_goes_through_in_a_world_with_the_same_seats():
-    """Nothing but the world is missing from it: what stands in the way is named."""
-    config = load_config(CONFIGS / "debate_mappo.yaml")
-    if "debate" not in registry.names("environments"):
-        assert any("debate" in problem for problem in dry_run(config)[1])
-    world = "eval_envs=[{env_type: relay, agents: [pro, con]}]"
-    text, problems = dry_run(load_config(CONFIGS / "debate_mappo.yaml", [world]))
-    assert not problems
-    assert "2 tasks x 2 = 4 episodes x 2 trained agent(s)" in text
 
 
 @pytest.mark.parametrize(
@@ -399,15 +371,6 @@ def test_reading_configs_needs_no_torch():
         "TrainingConfig(); EnvironmentConfig(env_type='math'); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_every_public_name_is_there():
-    import mrlm.config
-
-    for name in mrlm.config.__all__:
-        assert getattr(mrlm.config, name) is not None
-    with pytest.raises(AttributeError):
-        mrlm.config.PPOConfg  # noqa: B018
 
 
 def test_sections_describe_their_defaults():

@@ -25,23 +25,6 @@ def test_the_first_episodes_of_a_step_and_of_its_evaluation_are_kept() -> None:
     assert training([row(1, replayed={"kind": "turn"})]) == []
 
 
-def test_a_summary_is_computed_once_for_a_step_unless_episodes_are_added() -> None:
-    recent, calls = RecentEpisodes(), []
-
-    def count(rows: Rows) -> int:
-        calls.append(ids(rows))
-        return len(rows)
-
-    recent.add(row(1))
-    recent.add(row(2))
-    assert recent.by_step(count) == recent.by_step(count) == {1: 1, 2: 1}
-    assert len(calls) == 2
-    recent.add(row(2, "eval/x/0/0"))
-    assert recent.by_step(count) == {1: 1, 2: 2} and len(calls) == 3
-    recent.forget(1)
-    assert recent.by_step(count) == {2: 2} and len(calls) == 3 and ids(recent) == calls[-1]
-
-
 def test_a_thinned_record_keeps_evaluations_and_some_steps() -> None:
     recent = RecentEpisodes()
     for step in (1, 2, 3):

@@ -192,19 +192,6 @@ def test_greedy_is_the_argmax_of_a_plain_forward(tokenizer: Any) -> None:
             ids.append(token)
 
 
-def test_draws_follow_the_softmax() -> None:
-    """Chi-square over ten tokens: 99.99 % of fair samplers stay below 33.7 at nine degrees."""
-    logits = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5, 0.5, -2.0, 1.5, 0.1, 0.2])
-    count = 4000
-    uniforms = torch.as_tensor(np.random.Generator(np.random.Philox(3)).random(count))
-    rows = logits.expand(count, -1)
-    tokens, logprobs = sample(rows, uniforms, torch.zeros(count, dtype=torch.bool))
-    expected = logits.softmax(-1) * count
-    found = torch.bincount(tokens, minlength=10).float()
-    assert float(((found - expected) ** 2 / expected).sum()) < 33.7
-    torch.testing.assert_close(logprobs, logits.log_softmax(-1)[tokens])
-
-
 def test_the_ends_of_the_unit_interval_never_draw_what_is_cut() -> None:
     logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]]).expand(2, -1)
     edge = torch.tensor([0.0, np.nextafter(1.0, 0.0)], dtype=torch.float64)
@@ -318,18 +305,6 @@ def test_the_token_limit_ends_with_length(model: Any, tokenizer: Any) -> None:
 def test_an_end_token_at_the_limit_is_a_stop(model: Any, tokenizer: Any) -> None:
     (said,) = generate(scripted(model, tokenizer, "hi"), [ask([5], max_new_tokens=3)])
     assert said.token_ids[-1] == 2 and said.finish_reason == "stop"
-
-
-def test_finished_rows_are_dropped_from_the_batch(tokenizer: Any) -> None:
-    model = build("mistral")
-    rows: list[int] = []
-    model.lm_head.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].shape[0]))
-    requests = [
-        ask(request.prompt_ids, request.seed, max_new_tokens=limit)
-        for request, limit in zip(ragged(), (12, 2, 2, 2, 2, 2), strict=True)
-    ]
-    generate(HFEngine.of(model, tokenizer), requests)
-    assert rows[0] == 6 and rows[-1] == 1 and len(rows) <= 12
 
 
 def test_context_and_versions(model: Any, tokenizer: Any) -> None:

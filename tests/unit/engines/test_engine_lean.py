@@ -30,9 +30,6 @@ from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean import decoder, kv_blocks
 from mrlm.engines.lean.attention import LANES
 from mrlm.engines.lean.engine import LeanEngine
-from mrlm.engines.lean.memory import Fresh
-from mrlm.engines.lean.prefix_cache import PrefixCache
-from mrlm.learn.fast import llama_modules
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
@@ -110,24 +107,6 @@ def test_steps_of_fixed_shapes_say_the_same(
     assert_lean(lean)
 
 
-def test_prompts_that_begin_alike_are_read_once(tokenizer: Any) -> None:
-    """Eight prompts with a long common beginning, two policies: it is read once for each."""
-    model = build("gemma2")
-    policies = {name: Policy(name, model, tokenizer) for name in ("a", "b")}
-    lean = LeanEngine(policies)
-    rng = np.random.default_rng(3)
-    common = rng.integers(3, 259, 50).tolist()
-    requests = [
-        Request(name, [*common, *rng.integers(3, 259, 4 + i).tolist()], SamplingParams(5), i)
-        for i in range(4)
-        for name in policies
-    ]
-    assert_same(generate(lean, requests), generate(HFEngine(policies), requests))
-    assert_lean(lean)
-    assert lean.stats.shared == 2 * 3 * 50
-    assert lean.stats.read == 2 * (50 + 4 + 5 + 6 + 7)
-
-
 @pytest.mark.parametrize("processors", [{"cpu"}, set()])
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
 def test_beginnings_of_prompts_are_read_once_wherever_they_part(
@@ -161,40 +140,6 @@ def test_beginnings_of_prompts_are_read_once_wherever_they_part(
         )  # the last token is always read
         known |= distinct
     assert_lean(lean)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
-def test_rows_that_parted_stay_apart_when_others_join_the_batch(
-    share: float, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows 0 and 1 say the same, part, and say the same again as two others begin."""
-    monkeypatch.setattr(kv_blocks, "APART", share)
-    found = decoder.Decoder(llama_modules.anatomy_of(build("llama")), torch.float32)
-    with torch.inference_mode():
-        found.refresh()
-        blocks = kv_blocks.Blocks(found, 4, 8, Fresh(found.dtype, found.device))
-        text, nothing = np.arange(3, 9), [np.arange(0)]
-        pool = torch.empty(0, len(found.windows), 2 * found.kv_heads, found.head_dim)
-        blocks.prompts.read([0], [text], np.zeros(1), nothing, pool, None)
-        rows, lengths, running = np.zeros(4, dtype=np.int64), np.array([6]), np.full(4, True)
-        blocks.begin(np.arange(4), rows)
-        blocks.arrange(rows, lengths, running, None)
-        said = [[5, 5, 6, 7], [8, 9, 9, 9], [10, 10, 11, 11], [12, 12, 12, 13]]
-        position = torch.full((4,), 6)
-        for step, ids in enumerate(said):
-            if step == 2:
-                blocks.begin(np.array([2, 3]), rows[:2])
-                position[2:] = 6
-                blocks.arrange(rows, lengths, running, None)
-            hidden = blocks.step(torch.tensor(ids), position)
-            position += 1
-        states = []
-        for own in ([5, 8, 10, 12], [5, 9, 10, 12], [11, 12], [11, 13]):
-            alone = kv_blocks.Blocks(found, 1, 8, Fresh(found.dtype, found.device))
-            longer = np.array([*text, *own])
-            read = alone.prompts.read([0], [longer], np.zeros(1), nothing, pool, None)
-            states.append(read[0][0])
-    torch.testing.assert_close(hidden, torch.stack(states), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
@@ -262,25 +207,6 @@ def test_rows_outlast_those_of_other_adapters(last: str, tokenizer: Any) -> None
     ]
     assert_same(generate(lean, requests), generate(general, requests))
     assert_lean(lean)
-
-
-def test_a_base_is_inspected_as_often_for_one_adapter_as_for_many(
-    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policies = adapters(build("qwen2"), tokenizer)
-    engine = LeanEngine(policies, unseen_writes=False)
-    names = ["one", "two", "three"]
-    short = SamplingParams(max_new_tokens=2)
-    generate(engine, [Request(name, [5, 6], short, 0) for name in names])
-    looked: list[Any] = []
-    seen = llama_modules._base_of
-    monkeypatch.setattr(llama_modules, "_base_of", lambda m: looked.append(m) or seen(m))
-    counts = []
-    for chosen in (names[:1] * 3, names, names):
-        generate(engine, [Request(name, [5, 6], short, 0) for name in chosen])
-        counts.append(len(looked))
-        looked.clear()
-    assert counts[0] == counts[1] == counts[2] > 0
 
 
 def test_an_adapter_that_learns_is_noticed_and_the_others_keep_what_they_read(
@@ -487,61 +413,3 @@ def test_half_floats_go_the_general_way(tokenizer: Any, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "mrlm"):
         generate(LeanEngine({"policy": policy}), [ask([5, 6])])
     assert "torch.float16" in caplog.text
-
-
-# -- what is kept ----------------------------------------------------------------------------------
-
-
-def fill(cache: PrefixCache, key: tuple[str, ...], ids: np.ndarray) -> int:
-    """Read a text as an engine would; the value of a token follows from all ids up to it. Returns
-    how many were known."""
-    values = torch.tensor(
-        [hash((key, tuple(ids[: i + 1].tolist()))) % 10007 for i in range(len(ids))]
-    )
-    cache.begin()
-    rows = cache.match(key, ids)
-    torch.testing.assert_close(cache.read(rows)[:, 0], values[: len(rows)].float())
-    known, places = cache.add(key, ids, len(rows))
-    cache.write(places, values[known : known + len(places), None].float())
-    return len(rows)
-
-
-def test_the_tree_gives_back_what_was_put_in() -> None:
-    """Random texts over two letters, so that they agree in part all the time, in a pool that is
-    always full."""
-    cache = PrefixCache((1,), 300, torch.float32, torch.device("cpu"))
-    rng = np.random.default_rng(0)
-    hits = 0
-    for step in range(600):
-        key = (f"policy{rng.integers(2)}", "train")
-        hits += fill(cache, key, rng.integers(0, 2, rng.integers(1, 60)))
-        assert cache.held <= 300 and len(cache.pool) <= 300
-        if step % 100 == 99:
-            cache.flush("policy0")
-            assert len(cache.match(("policy0", "train"), np.zeros(5, dtype=np.int64))) == 0
-    assert hits > 1000
-    cache.flush()
-    assert cache.held == 0
-
-
-def test_a_conversation_is_one_node_however_many_turns_it_has() -> None:
-    cache = PrefixCache((1,), 5000, torch.float32, torch.device("cpu"))
-    ids = np.arange(40)
-    for turn in range(1, 33):
-        known = fill(cache, ("policy",), ids[: 40 * turn])
-        assert known == 40 * (turn - 1)
-        ids = np.concatenate([ids, np.arange(40) + turn])
-    rows, node, held = cache._walk(cache._roots["policy",], ids[: 40 * 32])
-    assert len(rows) == 1 and held == 40 * 32 and not node.children
-    branch = np.concatenate([ids[:100], np.full(30, 7)])
-    assert fill(cache, ("policy",), branch) == 100
-    assert len(cache.match(("policy",), ids[: 40 * 32])) == 40 * 32
-
-
-def test_what_was_not_used_for_longest_goes_first() -> None:
-    cache = PrefixCache((1,), 30, torch.float32, torch.device("cpu"))
-    texts = [np.full(10, letter) for letter in range(4)]
-    for text in (*texts[:3], texts[0], texts[3]):
-        fill(cache, ("policy",), text)
-    known = [len(cache.match(("policy",), text)) for text in texts]
-    assert known == [10, 0, 10, 10]

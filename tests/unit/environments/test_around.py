@@ -107,17 +107,6 @@ def test_part_of_the_teams_reward_can_be_paid_besides() -> None:
     assert step(world, row="B", column="C").rewards["row"].value == 6.0 + 3.0
 
 
-def test_the_copies_leave_no_trace() -> None:
-    worlds = [MatrixEnvironment("xor", rounds=2), MatrixEnvironment("xor", rounds=2)]
-    around = DifferenceEnvironment(worlds[0])
-    reset(around)
-    worlds[1].reset()
-    said = {"row": "A", "column": "B"}
-    plain = worlds[1].step({agent: Message(text) for agent, text in said.items()})
-    assert repr(step(around, **said).observations) == repr(plain.observations)
-    assert around.state() == worlds[1].state()
-
-
 def test_those_who_did_not_speak_are_paid_by_the_world() -> None:
     world = DifferenceEnvironment(RelayEnvironment())
     reset(world, Task("t", info={"a": 3, "b": 4, "c": 5}))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, StepResult, Task
@@ -256,8 +255,3 @@ def test_the_structure_of_a_text() -> None:
 def test_impossible_arguments_are_named(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         CodeCollaborationEnvironment(**settings)
-
-
-@pytest.mark.parametrize("feedback", ["none", "graded", "expert"])
-def test_the_world_keeps_the_contract(feedback: Any, sandbox: Sandbox) -> None:
-    check_environment(CodeCollaborationEnvironment(sandbox=sandbox, max_turns=3, feedback=feedback))

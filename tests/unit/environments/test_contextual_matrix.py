@@ -114,13 +114,6 @@ def test_tables_of_their_own_are_shown_and_held_out() -> None:
     assert {j: f"{rewards['row'].value:.4g}" for j, rewards in found.items()} == listed
 
 
-def test_contexts_are_equally_likely_and_tables_follow_from_the_seed() -> None:
-    one, other = ContextualMatrixEnvironment(seed=0), ContextualMatrixEnvironment(seed=1)
-    drawn = [one.task(seed).info["context"] for seed in range(1000)]
-    assert all(200 < drawn.count(context) < 300 for context in range(1, 5))
-    assert [one.table(i) for i in range(1, 5)] != [other.table(i) for i in range(1, 5)]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,6 @@ from mrlm.environments.debate import (
 from mrlm.environments.debate.rules import WEIGHTS, argument, sentences, stems
 from mrlm.environments.debate.topics import Arithmetic, motions
 from mrlm.workflows.debate import Debate as DebateWorkflow
-from places import ROOT
 from scripted_play import play
 
 TOPIC = Topic(
@@ -630,21 +628,6 @@ def test_the_workflow_pays_last_answers_only_if_told_so_and_refuses_other_worlds
     for wrong in [*wrongs, {"template": "x"}]:
         with pytest.raises(ConfigError):
             DebateWorkflow(**wrong)
-
-
-def test_two_debaters_on_one_base_train_with_a_central_critic(tmp_path: Path) -> None:
-    """Two real steps of `configs/debate_mappo.yaml`; the judge is asked but never trained."""
-    from mrlm.config import load_config
-    from mrlm.experiment import run_experiment
-
-    file = ROOT / "configs" / "debate_mappo.yaml"
-    changes = [f"output_dir={tmp_path / 'run'}", "training.report_to=none", "training.batch_size=1"]
-    changes += ["mappo.update_epochs=1", "evaluation.episodes=0", "environments.0.max_turns=1"]
-    result = run_experiment(load_config(file, changes))
-    assert len(result.history) == 2 and result.run_folder is not None
-    for step in result.history:
-        assert {"reward/pro/correct", "reward/con/verdict_correct", "grad_norm/con"} <= set(step)
-        assert "grad_norm/judge" not in step
 
 
 def test_topics_may_be_plain_strings() -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from game_players import Speaks, expert, played, says, script
-from mrlm.config import load_config
-from mrlm.config.normalize import merge
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError
-from mrlm.core.sync_async import run_async
 from mrlm.core.types import Task
 from mrlm.environments.connect_four import ConnectFourEnvironment
 from mrlm.environments.kuhn_poker import DEALS, KuhnPokerEnvironment
@@ -36,8 +31,6 @@ from mrlm.environments.tic_tac_toe import (
     winner,
 )
 from mrlm.environments.twenty_questions import TwentyQuestionsEnvironment
-from mrlm.experiment import run_experiment
-from places import ROOT
 
 GAMES: dict[str, type[TurnGame]] = {
     "kuhn_poker": KuhnPokerEnvironment,
@@ -84,17 +77,6 @@ def test_against_a_script_an_agent_sits_in_either_seat(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_a_copy_goes_on_as_the_original_does(name: str) -> None:
-    world = GAMES[name](opponent="expert")
-    for seed in range(6):
-        world.reset(world.task(seed))
-        twin = copy.deepcopy(world)
-        said = expert(world, world.agents[0], "")
-        assert expert(twin, world.agents[0], "") == said
-        assert repr(says(twin, said)) == repr(says(world, said))
-
-
-@pytest.mark.parametrize("name", GAMES)
 def test_games_teach_legal_words_without_what_they_are_worth(name: str) -> None:
     world = GAMES[name](teaches="any", style="short", opponent="agent")
     taught = set()
@@ -135,7 +117,6 @@ def test_a_seat_is_of_use_against_a_script_only() -> None:
 # -- Kuhn poker ------------------------------------------------------------------------------------
 
 HISTORIES = ["", "p", "b", "pb"]
-VALUES = {"pp": 1, "pbp": None, "pbb": 2, "bp": None, "bb": 2}
 
 
 def hand(deal: str, moves: str, **arguments: Any) -> tuple[float, float]:
@@ -180,15 +161,6 @@ def test_words_of_another_situation_are_no_move() -> None:
     assert played(world, task, script("bet", "check"))[0] == {"first": 1, "second": -2}
 
 
-def strategies(role: int) -> list[dict[tuple[str, str], str]]:
-    """All pure strategies of a role: (card, history) -> move."""
-    places = [(card, h) for card in "JQK" for h in HISTORIES if len(h) % 2 == role]
-    return [
-        dict(zip(places, moves, strict=True))
-        for moves in itertools.product("pb", repeat=len(places))
-    ]
-
-
 def worth(paid: dict[tuple[str, str], float], chance: Sequence[Any]) -> float:
     """What the first player earns on average; `chance[role](card, history)` is how often it bets
     (or calls)."""
@@ -201,24 +173,6 @@ def worth(paid: dict[tuple[str, str], float], chance: Sequence[Any]) -> float:
         return often * down(deal, history + "b") + (1 - often) * down(deal, history + "p")
 
     return sum(down(deal, "") for deal in DEALS) / len(DEALS)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.2, 1 / 3])
-def test_the_kuhn_expert_cannot_be_beaten_and_the_first_player_loses_an_eighteenth(
-    alpha: float,
-) -> None:
-    paid = {(deal, end): hand(deal, end)[0] for deal in DEALS for end in VALUES}
-    able = KuhnPokerEnvironment(alpha=alpha).chance
-    assert worth(paid, (able, able)) == pytest.approx(-1 / 18, abs=1e-12)
-
-    def pure(table: dict[tuple[str, str], str]) -> Any:
-        return lambda card, history: float(table[card, history] == "b")
-
-    first = [worth(paid, (pure(table), able)) for table in strategies(0)]
-    second = [worth(paid, (able, pure(table))) for table in strategies(1)]
-    assert max(first) == pytest.approx(-1 / 18, abs=1e-12), "no first player does better"
-    assert min(second) == pytest.approx(-1 / 18, abs=1e-12), "no second player does better"
-    assert min(first) < -0.3 and max(second) > 0.1, "and many do worse"
 
 
 def test_what_the_kuhn_expert_says_is_as_frequent_as_it_should_be() -> None:
@@ -272,20 +226,6 @@ def test_kuhn_hands_follow_each_other_with_their_results() -> None:
     text = says(full, "bet").observations["first"].messages[0].content
     assert text == "Your card: K. Moves: you: check, the other: bet. fold or call?"
     assert full.state() == "hand 1 of 3: KJ pb"
-
-
-def test_kuhn_deals_are_even_and_follow_from_the_seed() -> None:
-    world = KuhnPokerEnvironment()
-    deals = Counter(world.task(seed).info["deals"][0] for seed in range(1800))
-    assert set(deals) == set(DEALS) and all(240 < n < 360 for n in deals.values())
-    other = KuhnPokerEnvironment(seed=1)
-    differ = [world.task(i).info != other.task(i).info for i in range(40)]
-    assert 20 < sum(differ) < 40
-    assert world.task(3).info != world.task(3, "eval").info or world.task(3).id != ""
-    with pytest.raises(ConfigError, match="alpha must be at most 1/3"):
-        KuhnPokerEnvironment(alpha=0.5)
-    with pytest.raises(ConfigError, match="info\\['deals'\\]"):
-        world.reset(Task("t"))
 
 
 def test_against_the_kuhn_script_only_the_agent_is_paid() -> None:
@@ -386,14 +326,6 @@ def test_what_the_tic_tac_toe_expert_says(board: str, cells: str) -> None:
     assert said == set(cells)
 
 
-def test_tic_tac_toe_between_experts_is_a_draw_from_every_opening() -> None:
-    for opening in (0, 2, 3, 4):
-        world = TicTacToeEnvironment(opening=opening, draw=0.1)
-        for seed, split in itertools.product(range(12), ("train", "eval")):
-            paid, _, parts = played(world, world.task(seed, split), expert)
-            assert paid == {"x": 0.1, "o": 0.1} and not parts["x"]["illegal"]
-
-
 def test_tic_tac_toe_holds_positions_out_however_they_are_turned() -> None:
     for opening in (1, 2, 3, 4):
         train, held = openings(opening)
@@ -420,38 +352,3 @@ def test_tic_tac_toe_is_terse_for_small_models() -> None:
     opening = world.reset(world.task(0)).observations["player"].messages[0].content
     assert len(opening) == 11 and opening.endswith("O?") and opening.count("X") == 1
     assert world.anything(1) in opening, "a cell is copied from the board"
-
-
-# -- whole runs ------------------------------------------------------------------------------------
-
-
-def test_one_policy_plays_both_hands_of_kuhn_poker(tmp_path: Path) -> None:
-    """The first step of every stage of the config, on few episodes."""
-    changes = ["evaluation.episodes=6", "training.report_to=none", f"output_dir={tmp_path / 'o'}"]
-    config = load_config(ROOT / "configs" / "kuhn_poker.yaml", changes)
-    short = {"training": {"num_iterations": 2, "batch_size": 16}, "evaluation": {"episodes": 6}}
-    stages = [merge(stage.changes, {"name": stage.name, **short}) for stage in config.stages]
-    result = run_experiment(config.merged({"stages": stages}))
-    last = result.history[-1]
-    # after so few steps the first hand may forfeit every game before the second acts
-    assert "baseline/kuhn_poker/first" in last
-    assert "eval/expert/reward/mean" in last and (result.run_folder / "final").exists()
-
-
-@pytest.mark.parametrize("name", GAMES)
-@pytest.mark.parametrize("opponent", ["agent", "expert"])
-def test_games_are_played_by_agents_under_turns(name: str, opponent: Any, tokenizer: Any) -> None:
-    """What agents are asked and paid is what the world asks and pays."""
-    from scripted_play import play
-
-    world = GAMES[name](opponent=opponent, style="short")  # type: ignore[call-arg]
-    source, _ = play(tokenizer, world, lambda request: "p", world.agents, group_size=1)
-    for group in run_async(source.take(3)):
-        (episode,) = group
-        paid, seen, _ = played(world, episode.task, lambda *_: "p")
-        assert episode.status == "done"
-        for agent in world.agents:
-            turns = episode.rollouts[agent].turns if agent in episode.rollouts else []
-            assert len(turns) == sum(who == agent for who, _ in seen)
-            if turns:
-                assert episode.rollouts[agent].reward == pytest.approx(paid[agent])

@@ -15,8 +15,6 @@ from mrlm import ExperimentConfig
 from mrlm.algorithms.router_r1 import COST
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
-from mrlm.config import load_config
-from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, SamplingParams, StepResult, Task, Turn
@@ -24,7 +22,7 @@ from mrlm.environments.search_qa import SearchQAEnvironment
 from mrlm.environments.search_qa.corpus import documents, questions
 from mrlm.environments.search_qa.models import tokens_of
 from mrlm.environments.tools.search import LocalIndex
-from mrlm.experiment import _inherited, run_experiment
+from mrlm.experiment import _inherited
 from mrlm.learn.data.batch import pack
 from mrlm.learn.data.samples import samples_of
 from mrlm.runs import run_to_end
@@ -283,28 +281,6 @@ def test_documents_of_ones_own(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"models": ["a", "b"]}, {"models": MODELS, "search": "builtin", "prompts": "short"}],
-)
-def test_the_contract_and_the_expert(changes: dict[str, Any]) -> None:
-    world = SearchQAEnvironment(**changes)
-    check_environment(world)
-    for seed in range(12):
-        for split in ("train", "eval"):
-            task = world.task(seed, split)  # type: ignore[arg-type]
-            result, total = world.reset(task), 0.0
-            while not result.done:
-                words = {
-                    agent: Message(world.expert(agent, seen.messages) or "", agent=agent)
-                    for agent, seen in result.observations.items()
-                }
-                result = world.step(words)
-                total += sum(reward.value for reward in result.rewards.values())
-            assert total == 1.0
-            assert result.rewards["router"].components["routes"] == len(task.info["hops"])
-
-
-@pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"models": {"a": {"prize": 1}}}, "unknown setting 'prize'"),
@@ -481,16 +457,6 @@ def test_an_able_router_asks_what_can_be_asked() -> None:
     said(world, "small", told)
     assert "Solve for x x +" in world.transcript and f"<information>{told}" in world.transcript
     assert said(world, "router", world.expert("router", []) or "").rewards["router"].value == 1.0
-
-
-def test_two_steps_of_the_config(tmp_path: Path) -> None:
-    file = ROOT / "configs" / "search_qa.yaml"
-    changes = [f"output_dir={tmp_path / 'run'}", "training.report_to=none", "evaluation.episodes=0"]
-    changes += ["stages.0.training.num_iterations=1", "stages.1.training.num_iterations=1"]
-    changes += ["stages.0.training.batch_size=2", "stages.1.training.batch_size=2"]
-    history = run_experiment(load_config(file, changes)).history
-    assert [row["stage"] for row in history] == [0, 1]
-    assert all(row["loss"] == row["loss"] for row in history)
 
 
 @pytest.mark.slow

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from mrlm.core import registry as plugins
-from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult, Task
@@ -335,24 +333,6 @@ def test_the_prompt_says_what_a_model_must_know() -> None:
     assert len(ToolUseEnvironment(tasks="arithmetic", call_format="short").task(0).prompt) == 1
 
 
-def test_worlds_keep_the_contract_and_do_not_share_an_episode(tmp_path: Path) -> None:
-    assert plugins.load("environments", "tools") is ToolUseEnvironment
-    made = ToolUseEnvironment(tasks="files", levels=[2, 2])
-    check_environment(made)
-    one, two = made.spawn(), made.spawn()
-    for each in (one, two):
-        each.reset(each.task(0))
-    said(one, "write_file(path='mine.txt', content='x')")
-    assert "mine.txt" in shown(said(one, "list_files()"))[0]
-    twin = copy.deepcopy(one)  # as a workflow forks it
-    said(twin, "write_file(path='twin.txt', content='x')")
-    assert "mine.txt" in shown(said(twin, "list_files()"))[0]
-    assert "twin.txt" not in shown(said(one, "list_files()"))[0]
-    assert "mine.txt" not in shown(said(two, "list_files()"))[0]
-    for each in (one, two, twin):
-        each.close()
-
-
 def folders() -> set[str]:
     import tempfile
 
@@ -448,6 +428,7 @@ def of_stage(history: list[dict[str, Any]], stage: int, name: str) -> list[float
     return [row[name] for row in history if row["stage"] == stage and row.get(name) is not None]
 
 
+@pytest.mark.slow
 def test_the_config_runs_through_its_stages(tmp_path: Path) -> None:
     history = history_of(
         tmp_path,

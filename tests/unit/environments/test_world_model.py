@@ -20,7 +20,6 @@ from mrlm import (
     PPOTrainer,
     SFTTrainer,
     StepResult,
-    Task,
     load_config,
     run_experiment,
 )
@@ -240,24 +239,6 @@ def imagined(model: Any, tokenizer: Any) -> LLMEnvironment:
 
 def over(result: StepResult) -> bool:
     return result.done or result.truncated
-
-
-def test_it_is_stepped_by_hand_as_every_environment(imagined: LLMEnvironment) -> None:
-    """In ordinary code and inside an event loop, with the same result."""
-    plain = [imagined.reset(7), imagined.step(Message("go")), imagined.step(Message("stay"))]
-
-    async def awaited() -> list[StepResult]:
-        first = await imagined.reset(seed=7)
-        second = await imagined.step({"agent": Message("go")})
-        return [first, second, await imagined.step(Message("stay"))]
-
-    assert asyncio.run(awaited()) == plain
-    assert list(map(over, plain)) == [False, False, True]
-    assert all(len(each.messages) == 1 for each in plain)
-    assert imagined.reset(8) != plain[0], "it wrote the first observation itself"
-    given = imagined.reset(Task("own", "A door."))
-    assert [each.content for each in given.messages] == ["A door."]
-    check_environment(imagined)
 
 
 def test_what_cannot_be_an_environment_is_refused(imagined: LLMEnvironment, model: Any) -> None:

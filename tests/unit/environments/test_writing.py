@@ -385,12 +385,6 @@ def test_impossible_arguments_are_named(settings: dict[str, Any], says: str) -> 
 # -- the contract ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("rewards", ["team", "individual"])
-def test_the_world_keeps_the_contract(preset: Any, rewards: Any) -> None:
-    check_environment(WritingEnvironment(preset, rewards=rewards))
-
-
 def test_a_missing_answer_and_a_flood_cost_what_silence_costs() -> None:
     world = WritingEnvironment()
     world.reset(world.task(0))

@@ -15,16 +15,15 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ippo import IPPO
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.ppo import PPO
-from mrlm.algorithms.vdn import VDN
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.matters import RunFacts, conditions
+from mrlm.core.matters import RunFacts
 from mrlm.core.rounds import Rounds
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Rollout, SamplingParams, Task, Turn
 from mrlm.learn.bases.actor_critic import ActorCritic
 from mrlm.learn.bases.algorithm import Algorithm
-from mrlm.learn.bases.policy_gradient import UNWEIGHED, PolicyGradient
+from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import CriticPlan, SamplingPlan, Spec, Topology
 from mrlm.learn.bases.steps import CarryOver, GroupFilter, Refinement, carry, keeps, refine
 from mrlm.learn.data.batch import Batch, Outputs, merge, pack
@@ -33,29 +32,6 @@ OLD, REFERENCE = "old_logprobs", "ref_logprobs"
 
 
 # -- what follows from settings --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "columns", "rescores", "refuses", "entropy", "ignores"),
-    [
-        ({}, set(), True, False, False, True),
-        ({"kl_coef": 0.1}, {REFERENCE}, True, False, False, False),
-        ({"importance": "token"}, {OLD}, True, False, False, True),
-        ({"importance": "token", "loss_type": "reinforce"}, set(), True, False, False, True),
-        ({"importance": "none", "loss_type": "reinforce"}, set(), False, True, False, True),
-        ({"importance": "none"}, set(), False, False, False, True),
-        ({"recompute_old": True}, {OLD}, True, False, False, True),
-        ({"entropy_coef": -0.1, "kl_coef": 0.1}, {REFERENCE}, True, False, True, False),
-        ({"entropy_coef": 0.1}, set(), True, False, True, False),
-    ],
-)
-def test_what_a_policy_gradient_requires(
-    settings: Any, columns: set[str], rescores: bool, refuses: bool, entropy: bool, ignores: bool
-) -> None:
-    spec = PolicyGradient(**settings).spec
-    assert spec.columns == columns
-    assert (spec.rescores_lagged, spec.entropy, spec.ignores_zero) == (rescores, entropy, ignores)
-    assert spec.refuses_lag == (UNWEIGHED if refuses else None)
 
 
 def test_a_divergence_in_the_reward_leaves_the_loss_alone() -> None:
@@ -159,101 +135,11 @@ def test_what_older_weights_sampled_is_weighed_unless_told_otherwise(
         assert algorithm.loss(batch, outputs).item() == pytest.approx(np.mean(terms) * 2)
 
 
-@pytest.mark.parametrize(
-    ("settings", "ranges"),
-    [
-        ({}, (3e-4, 4e-4)),
-        ({"clip_range": 3e-4}, (3e-4, 4e-4)),
-        ({"clip_range": 0.1}, (0.1, None)),
-        ({"clip_range_high": 0.3}, (3e-4, 0.3)),
-        ({"loss_type": "ppo"}, (0.2, None)),
-    ],
-)
-def test_gspo_has_clip_ranges_of_its_own(settings: Any, ranges: tuple[float, float | None]) -> None:
-    found = PolicyGradient(**{"loss_type": "gspo", **settings})
-    assert (found.clip_range, found.clip_range_high) == ranges
-
-
-def test_a_preset_is_what_is_not_given() -> None:
-    found = GRPO(preset="grpo", group_size=3)
-    assert (found.group_size, found.kl_coef, found.learning_rate) == (3, 0.04, 1e-6)
-    assert PPO(preset=None).learning_rate == PPO.default_learning_rate
-    with pytest.raises(ConfigError, match="nosuch"):
-        GRPO(preset="nosuch")
-
-
 # -- what changes nothing --------------------------------------------------------------------------
 
 RELATIVE: dict[str, Any] = {"loss_type": "cispo", "cispo_cap_mode": "relative"}
 REINFORCE = {"loss_type": "reinforce"}
 LAGS, CUT = RunFacts(lags=True), RunFacts(truncates=True)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "settings", "facts", "expected"),
-    [
-        (PolicyGradient, "constant_length", {}, RunFacts(), False),
-        (PolicyGradient, "constant_length", {"loss_type": "dr_grpo"}, RunFacts(), True),
-        (PolicyGradient, "constant_length", {"aggregation": "constant"}, RunFacts(), True),
-        (
-            PolicyGradient,
-            "constant_length",
-            {"loss_type": "dr_grpo", "aggregation": "token_mean"},
-            RunFacts(),
-            False,
-        ),
-        *(
-            (PolicyGradient, name, settings, RunFacts(), expected)
-            for name in ("clip_range", "clip_range_high")
-            for settings, expected in (
-                ({}, True),
-                ({"loss_type": "cispo"}, False),
-                (RELATIVE, True),
-                (REINFORCE, False),
-            )
-        ),
-        (PolicyGradient, "dual_clip", {}, RunFacts(), True),
-        (PolicyGradient, "dual_clip", REINFORCE, RunFacts(), False),
-        (PolicyGradient, "dual_clip", RELATIVE, RunFacts(), False),
-        (PolicyGradient, "cispo_cap", {"loss_type": "cispo"}, RunFacts(), True),
-        (PolicyGradient, "cispo_cap", RELATIVE, RunFacts(), False),
-        (PolicyGradient, "cispo_cap", {}, RunFacts(), False),
-        (PolicyGradient, "cispo_cap_mode", RELATIVE, RunFacts(), True),
-        (PolicyGradient, "cispo_cap_mode", {}, RunFacts(), False),
-        (PolicyGradient, "kl_estimator", {}, RunFacts(), False),
-        (PolicyGradient, "kl_estimator", {"kl_coef": 0.1}, RunFacts(), True),
-        (PPO, "kl_estimator", {"kl_coef": 0.1}, RunFacts(), False),
-        (PolicyGradient, "importance_cap", {}, RunFacts(), False),
-        (PolicyGradient, "importance_cap", {}, LAGS, True),
-        (PolicyGradient, "importance_cap", {}, CUT, True),
-        (PolicyGradient, "importance_cap", REINFORCE, CUT, False),
-        (PolicyGradient, "importance_cap", REINFORCE, LAGS, True),
-        (PolicyGradient, "importance_cap", {"importance": "none"}, LAGS, False),
-        (PolicyGradient, "importance_cap", {"importance": "token"}, RunFacts(), True),
-        (PolicyGradient, "importance_floor", {"importance": "icepop"}, RunFacts(), True),
-        (PolicyGradient, "importance_floor", {"importance": "geometric_mask"}, RunFacts(), True),
-        (PolicyGradient, "importance_floor", {"importance": "token"}, RunFacts(), False),
-        (PolicyGradient, "recompute_old", {}, RunFacts(), True),
-        (PolicyGradient, "recompute_old", REINFORCE, RunFacts(), False),
-        (PolicyGradient, "target_kl", {}, RunFacts(), False),
-        (PolicyGradient, "target_kl", {"update_epochs": 2}, RunFacts(), True),
-        (PolicyGradient, "group_size", {}, RunFacts(rows=True), False),
-        (PolicyGradient, "group_size", {}, RunFacts(), True),
-        (PPO, "gae_lambda", {"gamma": 0.0, "level": "turn"}, RunFacts(), False),
-        (PPO, "gae_lambda", {"gamma": 0.0, "level": "token"}, RunFacts(), True),
-        (PPO, "gae_lambda", {"gamma": 0.5, "level": "turn"}, RunFacts(), True),
-        (PPO, "bootstrap_on_truncation", {"gamma": 0.0}, RunFacts(), False),
-        (PPO, "bootstrap_on_truncation", {"gamma": 0.5}, RunFacts(), True),
-        (PPO, "value_normalization", {}, RunFacts(), True),
-        (PPO, "value_clip_range", {}, RunFacts(), True),
-        (VDN, "value_normalization", {}, RunFacts(), False),
-        (VDN, "value_clip_range", {}, RunFacts(), False),
-    ],
-)
-def test_which_settings_matter(
-    kind: Any, name: str, settings: Any, facts: RunFacts, expected: bool
-) -> None:
-    assert bool(conditions(kind)[name].when(kind(**settings), facts)) == expected
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -295,25 +181,6 @@ def test_what_does_not_go_together(kind: Any, settings: Any, refused: str | None
 
 class Bare(Algorithm):
     """Gives nothing."""
-
-
-def test_what_a_subclass_must_give() -> None:
-    algorithm, batch = Bare(), said()
-    algorithm.metrics["old"] = 1.0
-    algorithm.credit([])
-    assert algorithm.metrics == {} and not algorithm.waiting
-    assert (algorithm.state_dict(), algorithm.spec) == ({}, Spec())
-    for call in (
-        lambda: algorithm.credit_group(Group([])),
-        lambda: algorithm.loss(*batch),
-        lambda: algorithm.value_loss(batch[0], torch.zeros(4)),
-        lambda: algorithm.credit([Group([])]),
-        lambda: GroupFilter().keeps(Group([])),
-        lambda: Refinement().refine([], []),
-        lambda: run_async(CarryOver().carry([], [], [])),
-    ):
-        with pytest.raises(NotImplementedError, match="must define"):
-            call()
 
 
 # -- critics ---------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +14,7 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.process_group import Peers
 from mrlm.core.types import Rollout, SamplingParams, Task, Turn
 from mrlm.learn.data.batch import Batch, Outputs, Sample, Totals, as_column, merge, pack
-from mrlm.learn.data.data_parallel import exchange_columns, flat, nothing, weights_of, write_column
-from mrlm.learn.data.first_pass import FirstPass
+from mrlm.learn.data.data_parallel import exchange_columns, flat, nothing, write_column
 from mrlm.learn.data.samples import (
     minibatches,
     new_tokens,
@@ -289,20 +287,6 @@ def test_parts_of_a_batch_hold_whole_units(size: int, cuts: list[tuple[int, int]
     assert cuts != [(0, 6)] or found[0][1] is batch
 
 
-def test_parts_are_as_large_as_they_may_be() -> None:
-    (_, alone), *none = pack([sample([1] * 3)]).parts(1)  # the unit 0 is one as well
-    assert len(alone) == 2 and not none
-    batch = pack([sample([1] * size, unit=unit) for unit, size in enumerate((3, 3, 2, 4, 6))])
-    for size, cuts in (
-        (4, [0, 4, 8, 13]),
-        (5, [0, 5, 8, 13]),
-        (8, [0, 8, 13]),
-        (1, [0, 2, 4, 5, 8, 13]),
-    ):
-        found = [(here.start, here.stop) for here, _ in batch.parts(size)]
-        assert found == [*pairwise(cuts)], size
-
-
 def test_a_column_is_a_number_for_every_token() -> None:
     assert as_column(None, 2).tolist() == [0.0, 0.0]
     assert as_column(3, 2).tolist() == as_column(np.array(3), 2).tolist() == [3.0, 3.0]
@@ -403,41 +387,3 @@ def test_a_loss_that_teaches_nothing_still_depends_on_everything() -> None:
         for column in (outputs.logprobs, outputs.entropy, outputs.values):
             assert column is None or column.grad.tolist() == [0.0] * 6
         assert (outputs.values is None) == (not with_values)
-
-
-def test_weights_are_named_once() -> None:
-    class Has:
-        def __init__(self, *modules: Any) -> None:
-            self.modules = lambda: modules
-
-    one, other, third = torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(3), torch.nn.Linear(1, 1)
-    found = list(weights_of([Has(one), Has(one, other)], [Has(other, third)]))
-    every = (*one.parameters(), *other.parameters(), *other.buffers(), *third.parameters())
-    assert [id(tensor) for tensor in found] == [id(tensor) for tensor in every]
-
-
-# -- the first loss of an update -------------------------------------------------------------------
-
-
-def test_later_losses_take_the_columns_of_the_first() -> None:
-    known, rollout = FirstPass(), Rollout("a", "p", "t")
-    one, other = turn([1], [2]), turn([1, 2, 3], [4])
-    one.old_logprobs, one.values, one.advantages = [-1.0], [0.5], 2.0
-    assert not known.recall(rollout, [one]) and one.old_logprobs == [-1.0]
-    known.keep(rollout, [one])
-    one.old_logprobs = [-9.0]
-    known.keep(rollout, [one, other])  # what is known stays
-    again, more = turn([1], [2]), turn([1, 2, 3], [4])
-    again.entropies, again.advantages = [7.0], 3.0
-    assert known.recall(rollout, [again, more])
-    assert (again.old_logprobs, again.values, again.entropies) == ([-1.0], [0.5], None)
-    assert again.advantages == 3.0
-    fresh = turn([1], [3])
-    fresh.values = [0.1]
-    last = turn([1], [2])
-    assert not known.recall(rollout, [fresh, last])
-    assert fresh.values == [0.1] and last.values == [0.5]  # whatever is known
-    assert not known.recall(Rollout("a", "p", "t"), [turn([1], [2])])
-    assert not known.recall(rollout, [turn([1], [2], agent="b")])
-    known.forget()
-    assert not known.recall(rollout, [turn([1], [2])])

@@ -45,11 +45,6 @@ def test_advantages_of_different_algorithms_differ():
         assert not np.allclose(first, second, atol=1e-3), (one, other)
 
 
-@pytest.mark.parametrize("make_one", [REINFORCE, MAGRPO, PPO])
-def test_a_discount_has_an_effect(make_one):
-    assert not np.allclose(advantages(make_one(gamma=1.0)), advantages(make_one(gamma=0.3)))
-
-
 @pytest.mark.parametrize(
     "algorithm",
     [REINFORCE(baseline="mean"), REINFORCE(whiten=True), ReinforcePP(), PPO(gae_lambda=1.0)],
@@ -117,16 +112,6 @@ def test_magrpo_gives_the_team_return_from_the_agents_own_step_on():
                 assert found == pytest.approx(np.subtract(row, baseline).tolist())
 
 
-def test_magrpo_independent_uses_each_agents_own_rewards():
-    joint, own = play(MAGRPO()), play(MAGRPO())
-    MAGRPO().credit(joint)
-    MAGRPO(returns="independent").credit(own)
-    first = [episode.rollouts["b"].turns[0] for episode in own[0]]
-    second = [episode.rollouts["b"].turns[1] for episode in own[0]]
-    assert first[0].returns == pytest.approx(first[0].reward + 0.9 * second[0].reward)
-    assert joint[0].episodes[0].rollouts["b"].turns[0].returns != pytest.approx(first[0].returns)
-
-
 def test_magrpo_with_one_agent_and_one_turn_is_dr_grpo_without_its_clip():
     policy, results = Prefix(), []
     for algorithm in (
@@ -144,15 +129,6 @@ def test_magrpo_with_one_agent_and_one_turn_is_dr_grpo_without_its_clip():
         algorithm.credit(groups)
         results.append(learn(algorithm, policy, whole(algorithm, groups))[1])
     torch.testing.assert_close(*results, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("make_one", [GRPO, RLOO])
-def test_mean_advantage_of_a_group_is_zero(make_one):
-    groups = play(make_one())
-    make_one().credit(groups)
-    for group, agent in itertools.product(groups, "ab"):
-        found = [episode.rollouts[agent].turns[0].advantages for episode in group]
-        assert sum(found) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_rloo_subtracts_the_divergence_before_the_baseline():
@@ -231,20 +207,6 @@ def test_ppo_explains_everything_when_values_are_right():
     assert all(np.allclose(row, 0.0) for row in by_text(groups).values())
 
 
-def test_ppo_goes_on_from_the_last_value_only_when_asked():
-    found = {}
-    for bootstrap in (False, True):
-        algorithm = PPO(bootstrap_on_truncation=bootstrap, whiten_advantages=False, gae_lambda=1.0)
-        groups = play(algorithm)
-        groups[0].episodes[0].status = "truncated"
-        fill(groups, algorithm, Prefix(), Prefix(1))
-        algorithm.credit(groups)
-        last = groups[0].episodes[0].rollouts["a"].turns[-1]
-        found[bootstrap] = (last.returns[-1], last.reward, last.values[0])
-    assert found[False][0] == pytest.approx(found[False][1])
-    assert found[True][0] == pytest.approx(found[True][1] + found[True][2])
-
-
 def test_ppo_pays_for_divergence_and_adapts_its_price():
     settings: Any = {"level": "token", "kl_coef": 0.4, "kl_target": 6.0}
     algorithm = PPO(**settings, whiten_advantages=False)
@@ -298,42 +260,6 @@ def test_turn_level_values_are_trained_at_the_first_token_only():
     algorithm.loss(batch, Outputs(outputs.logprobs, outputs.entropy, values)).backward()
     first = torch.cat([torch.tensor([True]), batch.turn[1:] != batch.turn[:-1]])
     assert (values.grad[~first] == 0).all() and (values.grad[first] != 0).any()
-
-
-def test_tokens_drawn_from_a_cut_distribution_alone_are_reweighted():
-    algorithm = GRPO()
-    groups, policy = credited(algorithm)
-    turns = [turn for group in groups for episode in group for turn in episode.turns]
-    for turn in turns:
-        turn.old_logprobs = [x - 0.3 for x in turn.logprobs]
-    (plain,) = whole(algorithm, groups)
-    assert algorithm._importance(plain, policy(plain).logprobs) is None
-    turns[0].sampling = SamplingParams(max_new_tokens=8, temperature=0.8, top_p=0.9)
-    (cut,) = whole(algorithm, groups)
-    found = algorithm._importance(cut, policy(cut).logprobs)
-    here = torch.tensor([turn is turns[0] for turn in cut.turns])[cut.turn]
-    torch.testing.assert_close(found[here], torch.full((int(here.sum()),), math.exp(-0.3)))
-    assert (found[~here] == 1.0).all()
-
-
-def test_the_entropy_bonus_reaches_the_gradient():
-    plain, curious = GRPO(), GRPO(entropy_coef=0.1)
-    assert curious.spec.entropy and not plain.spec.entropy
-    groups, policy = credited(plain)
-    batches = whole(plain, groups)
-    assert not torch.allclose(learn(plain, policy, batches)[1], learn(curious, policy, batches)[1])
-
-
-def test_agent_balanced_gives_a_quiet_agent_the_same_say():
-    algorithm = GRPO(aggregation="agent_balanced", loss_type="reinforce")
-    groups, policy = credited(algorithm)
-    for turn in (t for g in groups for e in g for t in e.turns):
-        turn.advantages = 1.0
-    (batch,) = whole(algorithm, groups)
-    logprobs = policy(batch).logprobs.detach().requires_grad_(True)
-    algorithm.loss(batch, Outputs(logprobs, torch.zeros_like(logprobs))).backward()
-    for number in range(2):
-        assert logprobs.grad[batch.agent == number].sum().item() == pytest.approx(-0.5, abs=1e-5)
 
 
 # -- turns that are context ------------------------------------------------------------------------
@@ -464,17 +390,6 @@ def test_a_prompt_that_does_not_continue_teaches_no_observation():
     SFT(mode="world_model").credit(groups)
     seen = [t for t in groups[0].episodes[0].rollouts["a"].turns if is_observation(t)]
     assert [turn.completion_ids for turn in seen] == [[9, 4]]
-
-
-def test_the_better_answer_is_chosen_and_the_first_of_equals():
-    groups = play(DPO())
-    groups[1].episodes[0].reward = groups[1].episodes[1].reward = 0.5
-    DPO().credit(groups)
-    for group in groups[:2]:
-        rewards = [episode.reward for episode in group]
-        best = int(np.argmax(rewards))
-        signs = [episode.rollouts["a"].turns[0].advantages for episode in group]
-        assert signs[best] == 1.0 and signs[1 - best] == -1.0
 
 
 def test_a_pair_that_lost_a_side_or_says_nothing_is_dropped():

@@ -21,12 +21,10 @@ from mrlm.learn.credit.baselines import (
     Comparison,
     comparisons,
     deviation,
-    greedy_baselines,
-    pooled_scales,
     resolved,
 )
 from mrlm.learn.credit.groups import members
-from mrlm.learn.credit.joint_steps import chain, joint_steps, joint_texts, own_texts
+from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
 from mrlm.learn.credit.returns import by_state, forked, node_returns
 from mrlm.learn.credit.running_stats import RunningStats, Window
 from mrlm.learn.credit.user_rollouts import (
@@ -188,38 +186,6 @@ def test_columns_are_read_or_named() -> None:
     assert walking.sampled_kl(made).tolist() == [1.5, 0.0]
 
 
-def test_comparisons_that_teach_nothing_are_counted() -> None:
-    """Agent a of group 0 has advantages and b none; group 1 has one a, and a b that is never
-    trained; in group 2 nothing is left of a."""
-    first = [
-        episode(str(i), {"a": [turn("a", 0, said=(2, 3))], "b": [turn("b", 0)]}) for i in range(2)
-    ]
-    for made, advantage in zip(first, (0.0, np.array([0.0, 0.5])), strict=True):
-        made.rollouts["a"].turns[0].advantages = advantage
-        made.rollouts["b"].turns[0].advantages = 0.0
-    second = episode("2", {"a": [turn("a", 0)], "b": [turn("b", 0)]})
-    second.rollouts["a"].turns[0].advantages = 1.0
-    second.rollouts["b"].turns[0].trained = False
-    third = episode("3", {"a": [turn("a", 0)]})
-    third.status = "error"
-    found = [Group(first), Group([second]), Group([third])]
-    assert walking.sibling_metrics(found) == {"frac_zero_variance": 0.25, "frac_small_groups": 0.5}
-    assert walking.sibling_metrics([]) == {}
-
-
-def test_greedy_episodes_are_counted() -> None:
-    found = [
-        Group([episode(str(i), {"a": [turn("a", 0, paid)]})]) for i, paid in enumerate((1, 5, 9))
-    ]
-    found[1].episodes[0].greedy = found[2].episodes[0].greedy = True
-    assert walking.greedy_metrics(found) == {
-        "frac_without_greedy": pytest.approx(1 / 3),
-        "greedy_reward/mean": 7.0,
-    }
-    assert walking.greedy_metrics(found[:1]) == {"frac_without_greedy": 1.0}
-    assert walking.greedy_metrics([]) == {}
-
-
 # -- baselines -------------------------------------------------------------------------------------
 
 
@@ -304,19 +270,6 @@ def test_what_is_meant_where_nothing_is_set() -> None:
         resolved("node", False)
 
 
-@pytest.mark.parametrize(("by", "expected"), [("turn", [3.0, 7.0, 7.0]), ("episode", [5.0] * 3)])
-def test_a_greedy_episode_is_compared_with_turn_by_turn(by: Any, expected: list[float]) -> None:
-    rows = [turn("a", step) for step in range(4)]
-    rows[2].trained = False
-    assert greedy_baselines([3.0, 7.0], part("a", *rows), by) == expected
-
-
-def test_scales_without_a_variance() -> None:
-    assert pooled_scales({"a": Moments(1, 2.0, 0.0)}, "batch") == pytest.approx({"a": 1e-4})
-    assert pooled_scales({"a": Moments(0, 0.0, 0.0)}, "batch") == pytest.approx({"a": 1e-4})
-    assert pooled_scales({}, "turn") == {}
-
-
 # -- joint steps -----------------------------------------------------------------------------------
 
 
@@ -339,36 +292,8 @@ def test_joint_steps_and_their_rewards() -> None:
     assert [(s.reward, s.discount) for s in joint_steps(late, 0.5)] == [(3.0, 0.25), (0.0, 0.5)]
 
 
-def test_a_chain_is_in_the_order_of_questions() -> None:
-    rows = {"b": [turn("b", 0), turn("b", 1)], "a": [turn("a", 0), turn("a", 0), turn("a", 1)]}
-    rows["a"][0].order = rows["a"][1].order = 2
-    rows["a"][1].index = -1
-    made = chain(episode("e", rows))
-    assert made.turns == [rows["b"][0], rows["a"][1], rows["a"][0], rows["a"][2], rows["b"][1]]
-    assert made.task_id == "t"
-
-
 def letters(turn: Turn, ids: Sequence[int]) -> str:
     return "".join(map(str, ids))
-
-
-def test_stories_tell_what_is_new() -> None:
-    rows = [
-        Turn("a", "p", [1, 2], [3], step=0),
-        Turn("a", "p", [1, 2, 3], [4], step=1),  # reads nothing more
-        Turn("a", "p", [1, 2, 3, 4, 5], [6], step=2),
-        Turn("a", "p", [1, 2], [7], step=3),  # knows it
-        Turn("a", "p", [9], [8], step=4),  # something else
-        Turn("a", "p", [], [], message=Message("hi"), read="what?", step=5),  # behind an API
-        Turn("a", "p", [], [], step=6),
-    ]
-    found = own_texts(part("a", *rows), letters)
-    assert [text for _, *both in found for text in both] == [
-        *("a reads: 12\n", "a says: 3\n", "", "a says: 4\n", "a reads: 5\n", "a says: 6\n"),
-        *("", "a says: 7\n", "a reads: 9\n", "a says: 8\n"),
-        *("a reads: what?\n", "a says: hi\n", "", "a says: \n"),
-    ]
-    assert [each for each, *_ in found] == rows
 
 
 def test_states_of_the_world_stand_where_they_were_noted() -> None:
@@ -629,12 +554,3 @@ def test_groups_of_a_users_plays(tokenizer: Any) -> None:
     assert told == [("a", "mine", True), ("b", "mine", False)]
     silent, _ = reader.groups([Rollout().add_messages(Message("Say."))])
     assert list(silent[0].episodes[0].rollouts) == ["agent"]
-
-
-def test_a_comparison_is_divided_by_its_deviation() -> None:
-    values = np.array([1.0, 2.0, 3.0, 6.0])
-    owners = np.arange(4)
-    found = Comparison([], values, owners, values, owners).advantages("standard")
-    assert found == pytest.approx((values - 3.0) / np.sqrt(3.5))
-    flat = np.full(4, 0.1)
-    assert not Comparison([], flat, owners, flat, owners).advantages("standard").any()

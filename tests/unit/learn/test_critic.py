@@ -16,11 +16,9 @@ import torch
 
 from critics import columns, episode, policies, spoken, valued
 from mrlm import Learner, MAPPOTrainer, Message
-from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ippo import IPPO
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.ppo import PPO
-from mrlm.algorithms.sft import SFT
 from mrlm.core.chat import Chat
 from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
@@ -30,15 +28,13 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Observation, Reward, StepResult, Task, Turn
 from mrlm.core.types import Rollout as SubmittedCode
 from mrlm.environments.relay import RelayEnvironment
-from mrlm.learn import columns as learn_columns
 from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
 from mrlm.learn.critics.critic import CentralCritic, Critic
 from mrlm.learn.data import data_parallel
 from mrlm.learn.data.batch import Batch, Sample, merge, pack
 from mrlm.learn.data.samples import minibatches, rounds, samples_of
 from mrlm.learn.optimizer import LearnerSettings
-from mrlm.learn.policy.copies import beside, frozen_beside
-from mrlm.learn.policy.lora import BASE
+from mrlm.learn.policy.copies import beside
 from mrlm.learn.policy.policy import Policy
 
 FAST = LearnerSettings(learning_rate=1e-3)
@@ -255,14 +251,6 @@ def test_an_episode_with_a_reward_that_is_no_number_is_left_out() -> None:
     assert columns(played[1], "returns")["a"] == columns(played[1], "advantages")["a"] == [None] * 2
 
 
-@pytest.mark.parametrize(("bootstrap", "last"), [(False, 0.8), (True, 1.0)])
-def test_a_truncated_episode_goes_on_with_its_last_value_if_asked(bootstrap, last) -> None:
-    group = valued([0.5, 0.4, 0.2], [0.0, 0.0, 1.0])
-    group.episodes[0].status = "truncated"
-    MAPPO(bootstrap_on_truncation=bootstrap, whiten_advantages=False).credit([group])
-    assert columns(group, "advantages")["a"][-1] == pytest.approx(last)
-
-
 def test_mappo_says_that_nobody_valued_the_states() -> None:
     group = valued([0.5], [1.0])
     for turn in group.episodes[0].turns:
@@ -447,34 +435,6 @@ def test_what_outgrows_the_critic_is_read_from_its_end_and_said_once(
     assert len([r for r in caplog.records if "joint states exceed" in r.message]) == 1
 
 
-def test_a_state_that_just_fits_is_read_whole_and_nothing_is_said(
-    model: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    one, two = policies(model, tokenizer, lora=False)
-    critic = CentralCritic(beside(one), FAST, {"a": one.chat, "b": two.chat})
-    played = episode({"a": tokenizer, "b": tokenizer})
-    whole = [state.prompt_ids for state in critic.states(played)]
-    critic.body.model.config.max_position_embeddings = 1 + max(map(len, whole))
-    assert [state.prompt_ids for state in critic.states(played)] == whole
-    assert not [r for r in caplog.records if "joint states exceed" in r.message]
-
-
-def test_steps_that_are_not_finite_change_nothing_and_end_the_run_when_they_go_on(
-    model: Any, tokenizer: Any
-) -> None:
-    one, two = policies(model, tokenizer, lora=False)
-    critic = CentralCritic(beside(one), FAST, {"a": one.chat, "b": two.chat})
-    groups, algorithm = [Group([episode({"a": tokenizer, "b": tokenizer})])], MAPPO()
-    critic.annotate(groups)
-    algorithm.credit(groups)
-    for turn in groups[0].episodes[0].turns:
-        turn.returns = math.inf
-    before = weights(critic.body)
-    with pytest.raises(TrainingError, match=r"critic of 'team'.*3 steps in a row"):
-        critic.update(groups, algorithm, 0, 0)
-    assert not moved(critic.body, before)
-
-
 def test_models_of_two_families_train_with_a_critic_from_a_third_place(
     tiny_path: str, gpt2_path: str
 ) -> None:
@@ -607,23 +567,6 @@ def test_losses_one_by_one_are_those_of_an_update(
     assert all(turn.advantages is not None for turn in read)
 
 
-def test_dropout_of_an_update_follows_its_seed(gpt2_path: str) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    policy = Policy(
-        "a",
-        AutoModelForCausalLM.from_pretrained(gpt2_path),
-        AutoTokenizer.from_pretrained(gpt2_path),
-    )
-    groups, found = learned(policy.tokenizer), []
-    for drawn, seed in ((1, 4), (2, 4), (1, 12)):
-        critic = Critic("a", beside(policy), FAST)
-        torch.manual_seed(drawn)
-        found.append(critic.update(groups, regression(critic_epochs=2), 0, seed))
-        assert not critic.body.model.training
-    assert found[0] == found[1] and found[0]["value_loss"] != found[2]["value_loss"]
-
-
 def test_values_are_written_turn_by_turn_however_samples_are_cut(
     model: Any, tokenizer: Any
 ) -> None:
@@ -681,23 +624,6 @@ def test_states_end_in_a_mark_and_begin_as_the_tokenizer_wants(
     assert [len(sample.turns) for sample in some] == [2, 1]
     for samples in (every, some):
         assert [(sample.unit, sample.rollout) for sample in samples] == [(0, 0), (1, 1)]
-
-
-@pytest.mark.parametrize("lora", [False, True])
-def test_what_stands_beside_a_policy_reads_as_it_does(
-    lora: bool, model: Any, tokenizer: Any
-) -> None:
-    plain, _ = policies(model, tokenizer, lora)
-    chat = Chat(tokenizer)
-    policy = Policy(
-        "a", model if not lora else plain.model, tokenizer, adapter=plain.adapter,
-        precision="bf16", chat=chat, lean=False,
-    )  # fmt: skip
-    for body in (beside(policy), frozen_beside(policy)):
-        assert (body.name, body.precision, body.lean) == ("a", "bf16", False)
-        assert body.chat is chat and body.tokenizer is tokenizer
-    assert beside(policy).adapter == ("first-critic-critic" if lora else None)
-    assert frozen_beside(policy).adapter == (BASE if lora else None)
 
 
 def test_one_bad_mini_batch_is_skipped_counted_and_not_averaged(
@@ -767,19 +693,6 @@ def test_gradients_and_losses_are_those_of_all_processes(model: Any, tokenizer: 
         assert both[name] == pytest.approx(2 * alone[name], rel=1e-5)
 
 
-def test_a_gradient_that_is_no_number_is_a_failure_where_nothing_is_scaled(
-    model: Any, tokenizer: Any
-) -> None:
-    class Steep(Regression):
-        def value_loss(self, batch: Batch, values: torch.Tensor) -> torch.Tensor:
-            return values.square().sqrt().sum()  # 0 at the start, where it has no slope
-
-    critic = Critic("a", beside(Policy("a", model, tokenizer)), FAST)
-    algorithm = Steep(critic="separate", level="token", num_minibatches=2, critic_epochs=1)
-    critic.update(learned(tokenizer), algorithm, 0, 0)
-    assert critic.nonfinite == 2
-
-
 def test_micro_batches_that_are_empty_add_nothing(
     model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -837,41 +750,3 @@ def test_a_learner_of_one_policy_refuses_a_critic_of_the_team(model: Any, tokeni
     learner = Learner(model, tokenizer, MAPPO())
     with pytest.raises(ConfigError, match="sees every agent"):
         learner.calculate_loss([spoken("5")], [1.0])
-
-
-def test_a_value_per_turn_reads_what_came_before_it_alone(model: Any, tokenizer: Any) -> None:
-    """The same values as with all tokens read, but for the reading."""
-    found = {}
-    for level in ("token", "turn"):
-        torch.manual_seed(0)
-        policy = Policy("a", copy.deepcopy(model), tokenizer)
-        learner = Learner(policy, None, PPO(level=level))
-        head = policy.value_head
-        assert head is not None
-        torch.nn.init.normal_(head.linear.weight, std=0.1)
-        played = episode({"a": tokenizer, "b": tokenizer})
-        for turn in played.turns:
-            turn.policy = "a"
-        group = Group([played])
-        run_async(learner.annotate([group], {"values"}))
-        found[level] = [np.atleast_1d(turn.values)[0] for turn in played.turns]
-    np.testing.assert_allclose(found["turn"], found["token"], atol=1e-5)
-
-
-def test_what_no_ratio_is_taken_of_is_not_scored_before_the_update(
-    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes: list[str] = []
-    fill = learn_columns.fill_columns
-
-    def noting(
-        body: Any, settings: Any, samples: Any, compute: Any, names: Any, title: str
-    ) -> None:
-        passes.extend(names if samples else [])
-        fill(body, settings, samples, compute, names, title)
-
-    monkeypatch.setattr(learn_columns, "fill_columns", noting)
-    Learner(model, tokenizer, SFT()).calculate_loss([spoken("5")]).backward()
-    assert passes == []
-    Learner(model, tokenizer, GRPO()).calculate_loss([spoken("5"), spoken("6")], [1.0, 0.0])
-    assert passes == ["old_logprobs"]

@@ -23,8 +23,7 @@ from mrlm.algorithms.spiral import SPIRAL
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import plan_of
 from mrlm.core.errors import ConfigError
-from mrlm.learn import ops
-from oracles import OLD, b0, outputs
+from oracles import b0, outputs
 
 # -- Dr. MAS ---------------------------------------------------------------------------------------
 
@@ -211,26 +210,6 @@ def test_a_scale_over_the_batch_is_refused_where_it_has_no_meaning(algorithm: An
 # -- ReMA ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"), [({"aggregation": "turn_mean"}, -0.268015), ({}, 0.089447)]
-)
-def test_rema_clips_turns_and_averages_trajectories(
-    settings: dict[str, Any], expected: float
-) -> None:
-    """The first trajectory of the fixture has two turns of two tokens."""
-    loss = ReMA(importance="none", **settings).loss(b0(turns=(2, 2)), outputs())
-    close(loss.total.detach(), expected, 1e-5)
-
-
-def test_rema_bounds_what_a_negative_advantage_costs() -> None:
-    """The ratio of the second turn is bounded by exp(3), its loss by 3; the first keeps 1."""
-    batch = b0()
-    batch.advantages[:] = -1.0
-    moved = torch.tensor(OLD) + torch.tensor([0.0] * 4 + [5.0] * 2)
-    loss = ReMA(importance="none").loss(batch, outputs(moved.tolist()))
-    close(loss.total.detach(), (1.0 + 3.0) / 2, 1e-5)
-
-
 def test_rema_does_not_learn_from_unfinished_episodes() -> None:
     siblings = group({"a": [1.0]}, {"a": [0.0]}, {"a": [9.0]})
     siblings.episodes[2].status = "truncated"
@@ -243,16 +222,6 @@ def test_rema_does_not_learn_from_unfinished_episodes() -> None:
 
 
 # -- A2C -------------------------------------------------------------------------------------------
-
-
-def test_n_steps_are_summed_and_then_the_value_goes_on() -> None:
-    """Two rows; V = .5, .4, .2 and .1; the second is followed by a value of 2."""
-    rewards, values = np.array([0.0, 0.0, 1.0, 0.0]), np.array([0.5, 0.4, 0.2, 0.1])
-    where = {"lengths": [3, 1], "gamma": np.full(4, 0.9), "bootstrap": np.array([0.0, 2.0])}
-    close(ops.n_step(rewards, values, steps=1, **where), [-0.14, -0.22, 0.8, 1.7])
-    close(ops.n_step(rewards, values, steps=2, **where), [0.162 - 0.5, 0.5, 0.8, 1.7])
-    for steps in (3, 9):
-        close(ops.n_step(rewards, values, steps=steps, **where), [0.31, 0.5, 0.8, 1.7])
 
 
 def test_a2c_is_the_plain_policy_gradient_on_estimates() -> None:

@@ -96,7 +96,10 @@ def trained(
     return rows
 
 
-@pytest.mark.parametrize(("algorithm", "limit"), [(REINFORCE, 1000), (IPPO, 1000), (IPPO, 5)])
+@pytest.mark.parametrize(
+    ("algorithm", "limit"),
+    [(REINFORCE, 1000), (IPPO, 5), pytest.param(IPPO, 1000, marks=pytest.mark.slow)],
+)
 def test_adapters_on_one_base_learn_as_each_alone(
     algorithm: Any, limit: int, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +126,10 @@ def test_adapters_on_one_base_learn_as_each_alone(
     assert all(moved)
 
 
-@pytest.mark.parametrize(("algorithm", "times"), [(REINFORCE, 1), (IPPO, 1), (REINFORCE, 99)])
+@pytest.mark.parametrize(
+    ("algorithm", "times"),
+    [(REINFORCE, 1), (REINFORCE, 99), pytest.param(IPPO, 1, marks=pytest.mark.slow)],
+)
 def test_a_step_that_runs_out_of_memory_is_computed_again_in_smaller_parts(
     algorithm: Any,
     times: int,

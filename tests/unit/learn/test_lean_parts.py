@@ -4,8 +4,6 @@ of a processor, each against what it is written out."""
 from __future__ import annotations
 
 import itertools
-import math
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from families import FAMILIES, family
-from mrlm.core import operating_system
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
-from mrlm.learn.fast import adapters, cpu_backends, lm_head, matmul, packed_pass
+from mrlm.learn.fast import lm_head, packed_pass
 from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.elementwise import Norm, Rotate, SwiGLU, with_signs
@@ -30,13 +27,11 @@ from mrlm.learn.fast.llama_modules import (
     NotLean,
     anatomy_of,
     linear_of,
-    take_general_way,
 )
 from mrlm.learn.fast.lm_head import Head, TokenChunk, rows_at_once, scores
 from mrlm.learn.fast.packed_pass import HeadJob, LeanPass
 from mrlm.learn.policy.lora import add_adapter
-from mrlm.learn.policy.policy import Policy
-from two_ways import LORA, both_ways, compare, conversations
+from two_ways import both_ways, compare, conversations
 
 # -- what is read of a model -----------------------------------------------------------------------
 
@@ -252,16 +247,6 @@ def test_a_linear_layer_as_numbers() -> None:
     assert found.weight is wrapped_layer.base_layer.weight
 
 
-def test_the_general_way_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever finds out first, the wrapper of its adapters included."""
-    model, other = family("llama"), family("llama")
-    tuned = add_adapter(model, "a", LORA)
-    for each in (tuned, model, other, tuned):
-        take_general_way(each, "so")
-    said = [record.getMessage() for record in caplog.records]
-    assert said == ["LlamaForCausalLM takes the general path: so"] * 2
-
-
 # -- the forward -----------------------------------------------------------------------------------
 
 
@@ -295,82 +280,6 @@ def test_what_embeddings_are_multiplied_with_is_rounded_as_they_are() -> None:
     turn = Turn("a", "a", ids[:1].tolist(), ids[1:].tolist())
     lean.hidden([PackedTree(pack(merge([turn], 0)).tree, None)])
     assert torch.equal(streams[0], inputs[0][0, : len(streams[0])])
-
-
-@pytest.mark.parametrize(
-    ("dtype", "precision", "factor", "agree"),
-    [
-        (torch.float64, "fp32", 1.0, True),
-        (torch.float64, "fp32", 1.0001, False),
-        (torch.float32, "fp32", 1.001, True),
-        (torch.float32, "fp32", 1.1, False),
-        (torch.float32, "bf16", 1.1, True),
-        (torch.float32, "bf16", 3.0, False),
-    ],
-)
-def test_how_far_both_ways_may_be_apart(
-    dtype: torch.dtype, precision: Any, factor: float, agree: bool, tokenizer: Any
-) -> None:
-    """By what is computed in; the lean forward looks at the scale of the first layer alone."""
-    model = family("llama").to(dtype)
-    model.model.layers[1].self_attn.scaling *= factor
-    assert Policy("policy", model, tokenizer, precision=precision).packed is agree
-
-
-def test_trees_of_one_base_are_read_with_their_own_adapters() -> None:
-    """Also where one adapter has a part in a module and others have none."""
-    model = add_adapter(family("qwen2"), "a", {**LORA, "target_modules": ["q_proj", "up_proj"]})
-    model = add_adapter(model, "b", {**LORA, "r": 2, "target_modules": ["up_proj", "o_proj"]})
-    with torch.no_grad():
-        for key, weight in model.named_parameters():
-            if ".lora_B." in key:
-                weight.normal_(std=0.1)
-    forward = LeanForward(anatomy_of(model), torch.float32)
-    trees = [pack(conversations(seed, groups=1)).tree for seed in range(4)]
-    forest = [
-        PackedTree(tree, name) for tree, name in zip(trees, ("a", None, "b", ""), strict=True)
-    ]
-    together = forward.hidden(forest).split([len(tree.predictors) for tree in trees])
-    for plot, found in zip(forest, together, strict=True):
-        alone = forward.hidden([plot])
-        torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-4)
-    bare = forward.hidden([PackedTree(trees[0], None)])
-    assert float((bare - together[0]).detach().abs().max()) > 1e-2
-
-
-def test_adapters_of_one_rank_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one by one: the same hidden states and gradients, with texts of several lengths."""
-    model = family("qwen2")
-    for name in "abc":
-        model = add_adapter(model, name, LORA)
-    own = [weight for key, weight in model.named_parameters() if ".lora_" in key]
-    with torch.no_grad():
-        for weight in own:
-            weight.normal_(std=0.1)
-    trees = [pack(conversations(seed, groups=1)).tree for seed in range(3)]
-    forest = [PackedTree(tree, name) for tree, name in zip(trees, "abc", strict=True)]
-    batched: list[int] = []
-    inside = adapters._update
-
-    def update(x: Any, found: Any, *rest: Any) -> Tensor:
-        batched.append(len(found[0]))
-        return inside(x, found, *rest)
-
-    monkeypatch.setattr(adapters, "_update", update)
-
-    def computed() -> tuple[Tensor, list[Tensor]]:
-        found = LeanForward(anatomy_of(model), torch.float32).hidden(forest)
-        return found, [*torch.autograd.grad(found.square().sum(), own)]
-
-    together, gradients = computed()
-    assert batched == [3] * 4 * len(anatomy_of(model).layers)
-    batched.clear()
-    monkeypatch.setattr(adapters, "WASTE", 0)
-    alone, expected = computed()
-    assert batched == [1] * 12 * len(anatomy_of(model).layers), "one by one"
-    assert float((together - alone).norm() / alone.norm()) < 1e-6
-    for one, two in zip(gradients, expected, strict=True):
-        assert float((one - two).norm() / two.norm()) < 2e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -525,18 +434,6 @@ def test_a_stretch_of_huge_logits_stays_finite() -> None:
     assert slopes.tolist() == [[0.0, 0.0, 0.0], [1.0, 0.0, -1.0]]
 
 
-def test_how_many_tokens_are_scored_at_once() -> None:
-    """About four million logits, but never fewer than 256 rows."""
-    cpu, other = torch.device("cpu"), torch.device("meta")
-    assert [rows_at_once(size, cpu) for size in (1 << 12, 1 << 14, 1 << 15, 1 << 20)] == [
-        1024, 256, 256, 256,
-    ]  # fmt: skip
-    assert rows_at_once(3, cpu) == (1 << 22) // 3
-    # elsewhere a 64th of the memory, at 12 bytes a logit
-    assert rows_at_once(1 << 12, other) == (16 << 30) // 64 // 12 // (1 << 12) == 5461
-    assert rows_at_once(1 << 20, other) == 256
-
-
 @pytest.mark.parametrize(("gib", "rows"), [(24, 220), (80, 735), (141, 1177), (1000, 1177)])
 def test_how_many_tokens_a_gpu_scores_at_once(
     gib: int, rows: int, monkeypatch: pytest.MonkeyPatch
@@ -545,20 +442,6 @@ def test_how_many_tokens_a_gpu_scores_at_once(
     found = SimpleNamespace(total_memory=gib << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
     assert rows_at_once(152_000, torch.device("cuda", 0)) == max(256, rows)
-
-
-def test_a_divergence_in_stretches(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, other = family("gemma2"), family("gemma2", seed=1)
-    own, reference = LeanPass(model, None), LeanPass(other, None)
-    batch = pack(conversations())
-    whole = packed_pass.full_kl(own, reference, batch)
-    monkeypatch.setattr(lm_head, "rows_at_once", lambda *_: 7)
-    torch.testing.assert_close(packed_pass.full_kl(own, reference, batch), whole)
-    general = Policy("p", model, tokenizer, reference=other, lean=False).full_kl(batch)
-    torch.testing.assert_close(whole, general, atol=1e-4, rtol=1e-3)
-    assert whole.dtype == torch.float32 and float(whole.min()) > 0
-    half = (LeanPass(each, None, torch.bfloat16) for each in (model, other))
-    assert packed_pass.full_kl(*half, batch).dtype == torch.float32
 
 
 def unit(*sizes: int) -> list[Sample]:
@@ -629,227 +512,3 @@ def test_a_head_in_long_floats_learns_from_short_ones(monkeypatch: pytest.Monkey
         model.lm_head.weight.grad = None
     assert slopes[0].dtype == slopes[1].dtype == torch.float32
     assert float((slopes[0] - slopes[1]).norm() / slopes[0].norm()) < 0.02
-
-
-def test_a_pass_notices_what_came_into_the_model() -> None:
-    model = family("llama")
-    bare = LeanPass(model, None)
-    for _ in range(2):
-        bare.check()
-    tuned = add_adapter(model, "a", LORA)
-    with pytest.raises(NotLean, match="an adapter was put into it"):
-        bare.check()
-    own = LeanPass(tuned, "a")
-    for _ in range(2):
-        own.check()
-    add_adapter(tuned, "b", LORA)
-    for _ in range(2):
-        own.check()
-    model.model.norm.register_forward_hook(lambda *_: None)
-    with pytest.raises(NotLean, match="forward hook"):
-        own.check()
-
-
-# -- products of a processor -----------------------------------------------------------------------
-
-
-def test_small_weights_are_multiplied_with_few_and_with_many_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Many rows are rounded up to few numbers."""
-    monkeypatch.setattr(matmul, "onednn_serves", matmul.onednn_is_exact)
-    weights, bias = [torch.randn(48, 24), torch.randn(16, 24)], torch.randn(64)
-    kept = matmul.stored(weights, torch.float32)
-    assert not kept.is_mkldnn
-    for rows in (1, 31, 32, 65, 200, 513):
-        x = torch.randn(rows, 24)
-        wanted = F.linear(x, torch.cat(weights), bias)
-        for more in (bias, None):
-            found = matmul.linear(x, kept, more)
-            torch.testing.assert_close(
-                found, wanted if more is not None else wanted - bias, rtol=1e-5, atol=1e-5
-            )
-    rounded = [matmul._rounded(rows) for rows in range(64, 4097)]
-    assert all(0 <= found - rows <= rows / 8 for rows, found in enumerate(rounded, 64))
-    assert len(set(rounded)) <= 1 + 6 * matmul.SHAPES
-
-
-def test_how_weights_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large ones packed by the library where it computes exactly; one that is well as it is is not
-    copied; the others column by column."""
-    monkeypatch.setattr(matmul, "LARGE", 12)
-    monkeypatch.setattr(matmul, "onednn_serves", lambda: False)
-    threads = [1]
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
-    exact = matmul.onednn_is_exact()
-    tall, wide, small = (torch.arange(n * m * 1.0).view(n, m) for n, m in ((4, 3), (3, 4), (3, 3)))
-
-    def kept(weights: list[Tensor], dtype: Any = torch.float32, **more: Any) -> Tensor | None:
-        found = matmul.stored(weights, dtype, **more)
-        assert isinstance(found, torch.Tensor)
-        assert found.shape == (sum(map(len, weights)), weights[0].shape[1])
-        if found.is_mkldnn:
-            return None
-        torch.testing.assert_close(found, torch.cat(weights).to(dtype))
-        return found
-
-    for weights in ([tall], [wide], [small[:2], small[:2]]):
-        assert (kept(weights) is None) is exact
-    threads[0] = 1
-    first = kept([wide], single=True)
-    assert first is not None and first.data_ptr() == wide.data_ptr()
-    first = kept([tall], single=True)
-    assert first is not None and first.t().is_contiguous() and not first.is_contiguous()
-    threads[0] = 2
-    assert (kept([wide], single=True) is None) is exact
-    first = kept([small])
-    assert first is not None and first.data_ptr() == small.data_ptr()
-    first = kept([small[:2], small[:1]])
-    assert first is not None and first.t().is_contiguous() and not first.is_contiguous()
-    # other types: as they come
-    long = tall.double()
-    first = kept([long], torch.float64)
-    assert first is not None and first.data_ptr() == long.data_ptr()
-    first = kept([long, long], torch.float64)
-    assert first is not None and first.is_contiguous()
-    assert (kept([tall], torch.bfloat16) is None) is matmul.onednn_has_bfloat16()
-    assert (kept([small], torch.bfloat16) is None) is matmul.onednn_has_bfloat16()
-    monkeypatch.setattr(matmul, "onednn_is_exact", lambda: False)
-    assert kept([tall]) is not None
-
-
-def precision() -> str:
-    return torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
-
-
-def test_when_products_go_through_the_quick_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_backends, "onednn_serves", lambda: True)
-    usual, here = precision(), torch.device("cpu")
-    work = cpu_backends.WORTHWHILE
-    with cpu_backends.quick_products(here, work):
-        assert precision() == "bf16"
-        with cpu_backends.small_products():
-            assert precision() == "ieee"
-        assert precision() == "bf16"
-    assert precision() == usual
-    with pytest.raises(KeyError), cpu_backends.quick_products(here, work):
-        with pytest.raises(ValueError, match="inside"), cpu_backends.small_products():
-            raise ValueError("inside")
-        assert precision() == "bf16"
-        raise KeyError
-    assert precision() == usual
-    with cpu_backends.small_products():
-        assert precision() == usual
-    for device, size in ((here, work - 1), (torch.device("cuda"), work)):
-        with cpu_backends.quick_products(device, size):
-            assert precision() == usual
-    with cpu_backends.shared_processor(), cpu_backends.quick_products(here, work, blocks=True):
-        assert precision() == usual and not cpu_backends.in_blocks()
-    least = cpu_backends.REPEATED
-    for size, blocks, chosen in (
-        (least - 1, True, False),
-        (least, False, False),
-        (least, True, True),
-        (work, True, False),
-    ):
-        with cpu_backends.quick_products(here, size, blocks):
-            assert cpu_backends.in_blocks() == chosen
-            with cpu_backends.other_products():
-                assert (precision() == "bf16") == (size == work)
-        assert not cpu_backends.in_blocks()
-    with cpu_backends.quick_products(here, work):
-        assert precision() == "bf16", "nobody shares it any more"
-    monkeypatch.setattr(cpu_backends, "onednn_serves", lambda: False)
-    with cpu_backends.quick_products(here, work):
-        assert precision() == usual
-
-
-@pytest.mark.parametrize(
-    ("capability", "vendor", "exact", "found"),
-    [
-        ("AVX512", "AuthenticAMD", True, True),
-        ("AVX512", "AuthenticAMD", False, False),
-        ("AVX2", "AuthenticAMD", True, False),
-        ("AVX512", "GenuineIntel", True, False),
-    ],
-)
-def test_which_processors_it_is_quick_on(
-    capability: str, vendor: str, exact: bool, found: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(cpu_backends, "processor_vendor", lambda: vendor)
-    monkeypatch.setattr(cpu_backends, "exact", lambda _: asked.append(precision()) or exact)
-    usual = precision()
-    if torch.backends.mkldnn.is_available():
-        assert cpu_backends.onednn_serves.__wrapped__() is found
-        assert asked == ["bf16"] * (capability == "AVX512" and vendor == "AuthenticAMD")
-    assert precision() == usual
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert cpu_backends.onednn_serves.__wrapped__() is False
-    assert matmul.onednn_is_exact.__wrapped__() is False
-    assert matmul.onednn_has_bfloat16.__wrapped__() is False
-
-
-def test_whose_processor_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel\t: 1\nvendor_id\t: Other\n"
-    monkeypatch.setattr(
-        operating_system, "Path", lambda _: SimpleNamespace(read_text=lambda **_: text)
-    )
-    assert operating_system.processor_vendor() == "AuthenticAMD"
-    text = "processor : 0"
-    assert operating_system.processor_vendor() == ""
-
-    def missing(**_: Any) -> str:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(operating_system, "Path", lambda _: SimpleNamespace(read_text=missing))
-    assert operating_system.processor_vendor() == ""
-
-
-def test_what_counts_as_exact() -> None:
-    def off(factor: float) -> Callable[[Tensor, Tensor], Tensor]:
-        return lambda a, b: (a.double() @ b.double().t()) * (1 + factor)
-
-    drawn = torch.random.get_rng_state()
-    assert cpu_backends.exact(lambda a, b: a @ b.t()) and cpu_backends.exact(off(1e-6))
-    assert torch.equal(torch.random.get_rng_state(), drawn), "nothing is drawn from a run's seeds"
-    assert not cpu_backends.exact(off(1e-5)) and not cpu_backends.exact(off(-1e-5))
-    assert not cpu_backends.exact(lambda a, b: (a.bfloat16() @ b.bfloat16().t()).float())
-    assert not cpu_backends.exact(lambda a, b: -(a @ b.t()))
-
-    def one_entry(a: Tensor, b: Tensor) -> Tensor:
-        found = a @ b.t()
-        found[3, 5] += 1.0
-        return found
-
-    assert not cpu_backends.exact(one_entry)
-    for error in (AttributeError, NotImplementedError, RuntimeError):
-
-        def broken(a: Tensor, b: Tensor, error: Any = error) -> Tensor:
-            raise error
-
-        assert cpu_backends.exact(broken) is False
-
-
-def test_memory_is_kept_where_the_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep = cpu_backends.keep_freed_memory.__wrapped__
-    asked: list[tuple[int, int]] = []
-    answers = {-1: 1, -3: 1, -8: 1}
-
-    def mallopt(name: int, value: int) -> int:
-        asked.append((name, value))
-        return answers[name]
-
-    library = SimpleNamespace(mallopt=mallopt)
-    monkeypatch.setattr(cpu_backends, "ctypes", SimpleNamespace(CDLL=lambda _: library))
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert keep() is True and asked == [(-1, 2**31 - 1), (-3, 32 << 20), (-8, 1)]
-    answers[-3] = 0
-    assert keep() is False
-    del library.mallopt
-    assert keep() is False
-    monkeypatch.setattr(sys, "platform", "darwin")
-    library.mallopt = mallopt
-    assert keep() is False
-    assert math.log2(cpu_backends.WORTHWHILE) == 31

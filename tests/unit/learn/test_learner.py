@@ -8,10 +8,7 @@ import json
 import logging
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,37 +16,30 @@ import torch
 from torch import nn
 
 from families import family
-from mrlm import Learner, LossTensor, Message, MessageType, TeamLearner
+from mrlm import Learner, Message, MessageType, TeamLearner
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.happo import HAPPO
 from mrlm.algorithms.ippo import IPPO
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.ppo import PPO
-from mrlm.algorithms.qmix import QMIX
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, NonFiniteError
-from mrlm.core.process_group import ALONE
-from mrlm.core.timing import profiling
 from mrlm.core.types import Rollout, SamplingParams, Task, Turn
 from mrlm.learn import joint_update
 from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint
-from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
+from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge
 from mrlm.learn.frozen import Frozen
 from mrlm.learn.joint_update import (
-    Updating,
     Work,
-    _loads,
     accumulate,
     run_together,
-    update_together,
 )
 from mrlm.learn.meter import Mean, Measured
 from mrlm.learn.optimizer import LearnerSettings, Stepper, training_mode
 from mrlm.learn.policy.copies import mirrored
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
-from mrlm.learn.policy.randomness import seed_generators
 
 
 def turn(prompt: Sequence[int], said: Sequence[int], **more: Any) -> Turn:
@@ -214,24 +204,6 @@ def test_a_sample_with_any_advantage_is_trained_on(tokenizer: Any) -> None:
     assert one > 0 and two == pytest.approx(one / 2, rel=1e-4) and none == 0
     assert found[2]["loss"] == 0.0 and found[2]["nonfinite_steps"] == 0.0
     assert found[2]["optimizer_steps"] == 1.0
-
-
-@pytest.mark.parametrize("lean", [True, False])
-def test_what_a_profile_learns_of_an_update(lean: bool, tokenizer: Any) -> None:
-    """Tokens agent by agent, without those that teach nothing, and seconds phase by phase."""
-    policy = Policy("policy", family("llama"), tokenizer, lean=lean)
-    policy.keep_reference()
-    learner = Learner(policy, None, GRPO())
-    turns = [turn([5, 6], [7]), turn([5], [8, 9, 10]), turn([4], [5, 6], advantages=0.0)]
-    turns[1].agent = "other"
-    with profiling() as profile:
-        annotated(learner, [group(turns[0])], "ref_logprobs", "old_logprobs", "entropies")
-        learner_found = updated(learner, samples(*turns))
-    assert learner_found["optimizer_steps"] == 1.0
-    assert profile.counts == {("trained", "agent"): 1, ("trained", "other"): 3}
-    phases = ["old_logprobs", "ref_logprobs", "forward", "head", "backward", "optimizer"]
-    found = profile.seconds
-    assert {key for key in found if key[0] != "other"} >= {(each, "policy") for each in phases}
 
 
 class Odd(REINFORCE):
@@ -429,24 +401,6 @@ def test_a_loss_and_its_gradient_have_to_be_finite(which: str, tokenizer: Any) -
         assert torch.equal(old, weight)
 
 
-@pytest.mark.parametrize("factor", [1.0, math.nan])
-def test_a_loss_that_is_not_finite_is_no_matter_of_its_scale(
-    factor: float, tokenizer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With a loss scale too, a loss that is not a number counts as a failure, and a step that went
-    well counts as nothing."""
-    algorithm = Bad()
-    algorithm.factor = factor
-    policy = Policy("policy", family("llama"), tokenizer, precision="fp16")
-    learner = Learner(policy, None, algorithm, settings=LearnerSettings(learning_rate=0.0))
-    learner.stepper.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
-    with caplog.at_level(logging.INFO, logger="mrlm"):
-        metrics = updated(learner, samples(turn([5, 6], [7])))
-    assert learner.nonfinite == metrics["nonfinite_steps"] == float(factor != 1.0)
-    said = " ".join(record.getMessage() for record in caplog.records)
-    assert ("skipped" in said) is (factor != 1.0) and "too high" not in said
-
-
 # -- optimiser -------------------------------------------------------------------------------------
 
 
@@ -475,22 +429,6 @@ def test_an_optimiser_goes_on_where_it_was(optimizer: Any, tokenizer: Any) -> No
         assert torch.equal(one, other)
 
 
-def test_how_an_optimiser_is_made(tokenizer: Any) -> None:
-    policy = Policy("policy", family("llama"), tokenizer)
-    for name, kind in (("sgd", "SGD"), ("adam", "Adam"), ("adamw", "AdamW")):
-        settings = LearnerSettings(optimizer=name, betas=(0.5, 0.75), weight_decay=0.125)  # type: ignore[arg-type]
-        stepper = Stepper(policy, settings)
-        made = stepper.optimizer.defaults
-        assert type(stepper.optimizer).__name__ == kind and made["fused"] is True
-        assert made["weight_decay"] == 0.125
-        assert made.get("betas", (0.5, 0.75)) == (0.5, 0.75)
-        assert stepper.scaler.get_scale() == 1.0 and not stepper.scaler.is_enabled()
-        assert [id(p) for p in stepper.weights] == [id(p) for p in policy.parameters()]
-        assert [group["weight_decay"] for group in stepper.optimizer.param_groups] == [0.125, 0.0]
-    half = Policy("policy", family("llama"), tokenizer, precision="fp16")
-    assert Stepper(half, LearnerSettings()).scaler.is_enabled()
-
-
 def test_a_loss_scale_is_kept_with_the_optimiser(tokenizer: Any) -> None:
     policy = Policy("policy", family("llama"), tokenizer, precision="fp16")
     stepper, other = (Stepper(policy, LearnerSettings()) for _ in range(2))
@@ -503,41 +441,10 @@ def test_a_loss_scale_is_kept_with_the_optimiser(tokenizer: Any) -> None:
     assert other.scaler.get_scale() == stepper.scaler.get_scale() == 32.0
 
 
-def test_a_step_clears_and_one_that_is_not_applied_moves_nothing(tokenizer: Any) -> None:
-    policy = Policy("policy", family("llama"), tokenizer)
-    stepper = Stepper(policy, LearnerSettings(optimizer="sgd", learning_rate=0.5))
-    weight = policy.parameters()[0]
-    for apply in (False, True):
-        before = weight.detach().clone()
-        for one in policy.parameters():
-            one.grad = torch.full_like(one, 3.0)
-        total = math.sqrt(sum(one.numel() for one in policy.parameters()))
-        assert stepper.norm() == pytest.approx(3.0 * total, rel=1e-5)
-        clipped = 1.0 / total
-        assert float(weight.grad.flatten()[0]) == pytest.approx(clipped, rel=1e-4)  # type: ignore[union-attr]
-        stepper.step(apply=apply)
-        assert weight.grad is None
-        moved = before - weight.detach()
-        torch.testing.assert_close(
-            moved, torch.full_like(moved, 0.5 * clipped * apply), rtol=0.05, atol=1e-7
-        )
-    weight.grad = torch.ones_like(weight)
-    stepper.clear()
-    assert weight.grad is None
-
-
 def test_the_learning_rate_may_be_multiplied(tokenizer: Any) -> None:
     policy = Policy("policy", family("llama"), tokenizer)
     settings = LearnerSettings(learning_rate=0.5, rate_factor=0.25, warmup_steps=2)
     assert [Stepper(policy, settings).begin(step) for step in range(3)] == [0.0625, 0.125, 0.125]
-
-
-def test_dropout_draws_by_its_seed() -> None:
-    drawn = []
-    for seed in (3, 4, 3):
-        seed_generators(seed, torch.device("cpu"))
-        drawn.append(torch.rand(3).tolist())
-    assert drawn[0] == drawn[2] != drawn[1]
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -569,110 +476,6 @@ def test_training_mode_is_that_of_the_adapters_that_learn(tokenizer: Any) -> Non
     with training_mode(policies, False):
         assert [drops[name].training for name in "abc"] == [True, True, False]
     assert not any(each.training for each in model.modules())
-
-
-# -- together --------------------------------------------------------------------------------------
-
-
-def job(size: int, most: int) -> Any:
-    """A micro-batch whose tree has so many tokens, as a load is put together of them."""
-    batch = pack(samples(turn(range(5, 5 + size), [3])))
-    assert len(batch.tree.ids) == size
-    none: Any = None
-    return (0, Work(none, batch, none, none, max_tokens=most), none)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "most", "loads"),
-    [
-        ([3, 4, 5], 100, [[3, 4, 5]]),
-        ([3, 4, 5], 12, [[3, 4, 5]]),
-        ([3, 4, 5], 11, [[3, 4], [5]]),
-        ([3, 4, 5], 6, [[3], [4], [5]]),
-        ([3, 4, 5, 1], 9, [[3, 4], [5, 1]]),
-        ([9, 1, 1], 2, [[9], [1, 1]]),
-        ([], 2, []),
-    ],
-)
-def test_as_much_goes_together_as_may(sizes: list[int], most: int, loads: list[list[int]]) -> None:
-    found = _loads([job(size, most) for size in sizes])
-    assert [[len(each[1].batch.tree.ids) for each in load] for load in found] == loads
-
-
-def test_the_size_of_an_update_counts_shared_tokens_once(
-    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy, sizes = Policy("policy", family("llama"), tokenizer), list[int]()
-
-    def noted(device: torch.device, size: int, blocks: bool) -> Any:
-        sizes.append(size)
-        return nullcontext()
-
-    def loss_of(batch: Batch, outputs: Outputs) -> Loss:
-        return Loss(-outputs.logprobs.sum(), {})
-
-    monkeypatch.setattr(joint_update, "quick_products", noted)
-    batch = pack(samples(turn([5, 6, 7], [8, 9]), turn([5, 6, 7], [10, 11, 12])))
-    work = Work(policy, batch, loss_of, lambda loss: None)
-    assert work.last and not work.entropy_gradient and work.max_tokens == 1 << 30
-    accumulate([work])
-    assert sizes == [policy.size * (3 + 1 + 2)]  # last tokens are not read
-
-
-class Member:
-    """A learner that fails or waits."""
-
-    def __init__(self, fails: bool, left: list[str]) -> None:
-        self.settings = LearnerSettings()
-        self.weights_of: Any = SimpleNamespace(
-            model=nn.Linear(1, 1).eval(),
-            lean_pass=None,
-            dropout=False,
-            device=torch.device("cpu"),
-        )
-        self.fails, self.left = fails, left
-
-    def steps(self, *_: Any) -> Updating:
-        try:
-            if self.fails:
-                raise ConfigError("no")
-            yield Work(*[None] * 4)  # type: ignore[arg-type]
-        except GeneratorExit:
-            self.left.append("stopped")
-            raise
-        self.left.append("finished")
-        return {}
-
-
-def test_everybody_has_stopped_when_a_failure_is_seen() -> None:
-    left: list[str] = []
-    jobs: Any = [(Member(fails, left), [], 0) for fails in (False, True, False)]
-    with pytest.raises(ConfigError, match="no"):
-        asyncio.run(update_together(jobs, REINFORCE(), 0))
-    assert not any(member.weights_of.model.training for member, _, _ in jobs)
-    assert left == ["stopped"]  # the third had not begun
-    assert asyncio.run(update_together([], REINFORCE(), 0)) == []
-
-
-def test_learners_with_more_and_less_to_do_meet(tokenizer: Any) -> None:
-    """Each ends where it would have ended alone; nobody waits for one that is done."""
-
-    def made(seed: int, epochs: int) -> Learner:
-        policy = Policy(f"p{seed}", family("llama", seed), tokenizer)
-        settings = LearnerSettings(learning_rate=0.01, accumulation=seed + 1)
-        return Learner(policy, None, REINFORCE(), settings=settings)
-
-    turns = [turn([5, 6], [7]), turn([5], [8, 9], advantages=-0.5), turn([4], [5])]
-    work = [samples(*turns), samples(*turns[:1]), samples(*turns)]
-    alone, together = ([made(seed, 1) for seed in range(3)] for _ in range(2))
-    expected = [updated(learner, chosen) for learner, chosen in zip(alone, work, strict=True)]
-    jobs = [(learner, chosen, 1) for learner, chosen in zip(together, work, strict=True)]
-    found = asyncio.run(update_together(jobs, REINFORCE(), 0))
-    for mine, theirs in zip(found, expected, strict=True):
-        assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-7)
-    for one, other in zip(alone, together, strict=True):
-        for a, b in zip(one.parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(a, b)
 
 
 # -- checkpoints -----------------------------------------------------------------------------------
@@ -812,19 +615,6 @@ def test_engines_take_the_weights_or_a_copy_of_them(model: Any, tokenizer: Any) 
     assert torch.equal(found.model.model.norm.weight, model.model.norm.weight)
 
 
-def test_losses_that_are_joined_have_the_metrics_of_all() -> None:
-    one = LossTensor.of(torch.tensor(1.0), {"a": 1.0, "b": 2.0})
-    two = LossTensor.of(torch.tensor(2.0), {"b": torch.tensor(3.0), "c": 4.0})
-    for joined in (one + two, torch.stack([one, two]).sum(), torch.add(one, other=two) + two):
-        assert isinstance(joined, LossTensor) and joined.item() in (3.0, 5.0)
-        assert joined.metrics == {"a": 1.0, "b": 3.0, "c": 4.0}
-    assert one.metrics == {"a": 1.0, "b": 2.0}
-    wide = two.to(dtype=torch.float64)
-    assert wide.dtype is torch.float64 and wide.metrics == two.metrics  # type: ignore[attr-defined]
-    assert type(two.item()) is float and two.shape == ()
-    assert LossTensor(torch.ones(())).metrics == {}
-
-
 # -- teams -----------------------------------------------------------------------------------------
 
 
@@ -838,15 +628,6 @@ def said_by(*agents: str) -> Rollout:
         found.add_messages(Message("5" * (1 + number), MessageType.MODEL, agent=agent))
         found.add_messages(Message("and?"))
     return found
-
-
-def test_a_team_counts_its_iterations(tokenizer: Any) -> None:
-    """The order of its mini-batches follows from the seed and this number."""
-    team = TeamLearner(pair(tokenizer), GRPO())
-    assert (team.seed, team.iteration) == (0, 0)
-    for count in (1, 2):
-        assert len(list(team.losses([said_by("a", "b"), said_by("b", "a")], [1.0, 0.0]))) == 1
-        assert team.iteration == count
 
 
 def test_one_loss_is_the_sum_of_those_of_the_policies(tokenizer: Any) -> None:
@@ -896,27 +677,6 @@ def test_steps_of_a_team_in_which_one_has_less_to_learn(
     assert seen == policies.split()
 
 
-@pytest.mark.parametrize(("algorithm", "again"), [(MAPPO, False), (QMIX, True)])
-def test_what_is_known_of_episodes_is_not_computed_again(
-    algorithm: Any, again: bool, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But for a mixer, whose rows are made when it annotates."""
-    team = TeamLearner(pair(tokenizer), algorithm())
-    (critic,) = team.critics
-    asked: list[int] = []
-    annotate = critic.annotate
-    monkeypatch.setattr(critic, "annotate", lambda g: asked.append(len(g)) or annotate(g))
-    plays, rewards = [said_by("a", "b"), said_by("b", "a", "b")], [1.0, 0.0]
-    for _ in range(2):
-        team.calculate_loss(plays, rewards)
-    assert len(asked) == 1 + again
-    team.calculate_loss([*plays, said_by("a", "b")], [*rewards, 0.5])
-    assert len(asked) == 2 + again
-    team.forget()
-    team.calculate_loss(plays, rewards)
-    assert len(asked) == 3 + again
-
-
 def test_the_critic_of_a_team_begins_as_the_first_policy_or_as_given(tokenizer: Any) -> None:
     agents = pair(tokenizer)
     first, second = (agents[name][0] for name in "ab")
@@ -947,18 +707,3 @@ def test_who_warns_of_an_order_that_is_missing(
             team.calculate_loss(plays, rewards)
         said = [record.getMessage().split()[0] for record in caplog.records]
         assert said == names
-
-
-def test_settings_as_they_come() -> None:
-    """What a run without a config, and an own loop, is optimised with."""
-    assert LearnerSettings().peers is ALONE
-    assert asdict(LearnerSettings()) | {"peers": ALONE} == {
-        "learning_rate": 1e-6, "critic_learning_rate": None, "optimizer": "adamw",
-        "betas": (0.9, 0.999), "weight_decay": 0.0, "max_grad_norm": 1.0, "schedule": "constant",
-        "warmup_steps": 0, "total_steps": 0, "max_tokens": 16384, "accumulation": 1,
-        "gradient_checkpointing": False, "max_nonfinite_steps": 3, "dump_folder": None,
-        "rate_factor": 1.0, "peers": ALONE, "gradient_shares": 0, "offload": False,
-        "master_weights": True, "dropout": None, "shrinks": False,
-    }  # fmt: skip
-    assert LearnerSettings(critic_learning_rate=0.5, learning_rate=1.0).critic_rate == 0.5
-    assert LearnerSettings(learning_rate=2e-5).critic_rate == pytest.approx(2e-4)

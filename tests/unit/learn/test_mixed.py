@@ -16,16 +16,14 @@ import yaml
 
 from critics import episode, policies, spoken
 from logged_rows import CONFIG, logged
-from mrlm import Callback, Learner, QMIXTrainer, load_config, run_experiment
+from mrlm import Callback, Learner, load_config, run_experiment
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.qmix import QMIX
 from mrlm.algorithms.vdn import VDN
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, MRLMError, TrainingError
-from mrlm.core.process_group import Peers
 from mrlm.core.types import Rollout as SubmittedCode
 from mrlm.core.types import Task, Turn
-from mrlm.environments.relay import RelayEnvironment
 from mrlm.learn.credit.joint_steps import joint_texts, own_texts
 from mrlm.learn.critics.mixers import Mixing
 from mrlm.learn.critics.mixing_critic import MixedCritic
@@ -357,8 +355,14 @@ def config(tmp_path: Path, algorithm: str, settings: dict[str, Any], **more: Any
     [
         *((binding, "qmix", MODES[1]) for binding in BINDINGS),
         *(("own", "vdn", mode) for mode in MODES),
-        *(("adapters", "qmix", mode) for mode in (MODES[0], MODES[3])),
-        *(("shared", "vdn", mode) for mode in MODES[1:3]),
+        *(
+            pytest.param(binding, name, mode, marks=pytest.mark.slow)
+            for binding, name, modes in (
+                ("adapters", "qmix", (MODES[0], MODES[3])),
+                ("shared", "vdn", MODES[1:3]),
+            )
+            for mode in modes
+        ),
     ],
 )
 def test_two_steps_with_every_binding_and_mode(
@@ -380,21 +384,6 @@ def test_mappo_may_mix_too(tmp_path: Path) -> None:
     result = run_experiment(config(tmp_path, "mappo", {"critic": "mixed"}))
     assert math.isfinite(result.history[-1]["value_loss"])
     assert MAPPO(critic="mixed").spec.critic.mixing == Mixing("qmix", "vdac")
-
-
-def test_models_of_two_families_are_mixed(tiny_path: str, gpt2_path: str) -> None:
-    trainer = QMIXTrainer(
-        agents={"first": tiny_path, "second": gpt2_path},
-        environment=RelayEnvironment(max_number=3),
-        critic_model=gpt2_path,
-        batch_size=2,
-        max_new_tokens=3,
-        report_to="none",
-    )
-    (critic,) = trainer.run.critics
-    assert critic.body.model.config.model_type == "gpt2"
-    result = trainer.train(num_iterations=2)
-    assert all(math.isfinite(row["value_loss"]) for row in result.history)
 
 
 @pytest.mark.slow
@@ -473,27 +462,6 @@ def test_values_are_in_the_units_of_rewards(mode: Any, model: Any, tokenizer: An
     assert found[1] == pytest.approx([4 * value for value in found[0]], rel=1e-6)
 
 
-def test_the_loss_that_is_logged_is_the_mean_over_its_epochs(model: Any, tokenizer: Any) -> None:
-    """With steps of next to no length every epoch has the loss of the first."""
-    found = []
-    for epochs in (1, 4):
-        still = LearnerSettings(critic_learning_rate=1e-12)
-        policy = Policy("a", copy.deepcopy(model), tokenizer)
-        mixing = Mixing("vdn", "factored", epochs=epochs)
-        critic = MixedCritic(
-            frozen_beside(policy), still, dict.fromkeys("ab", policy.chat), list("ab"), mixing, 0
-        )
-        group = dialogue(tokenizer, [("xy", "zw"), ("xx", "yy")], [1.0, 0.0])
-        critic.annotate([group])
-        for episode_ in group:
-            for rollout in episode_.rollouts.values():
-                rollout.turns[0].returns = episode_.reward
-        found.append(critic.update([group], VDN(), 0, 0))
-    assert found[0]["value_loss"] > 0
-    for name in ("value_loss", "critic_grad_norm"):
-        assert found[1][name] == pytest.approx(found[0][name], rel=1e-5)
-
-
 # -- by hand ---------------------------------------------------------------------------------------
 
 
@@ -547,38 +515,6 @@ def test_heads_begin_by_their_seed_and_nothing_else_is_drawn(model: Any, tokeniz
     for critic in found:
         assert not any(weight.requires_grad for weight in critic.body.model.parameters())
         assert all(weight.requires_grad for weight in critic.team.parameters())
-
-
-@pytest.mark.parametrize(
-    ("kind", "mode", "rounds", "states"),
-    [
-        ("vdn", "vdac", False, False),
-        ("qmix", "vdac", False, True),
-        ("vdn", "factored", True, False),
-        ("qmix", "bon", True, True),
-    ],
-)
-def test_what_a_critic_reads_follows_from_what_it_mixes(
-    kind: Any, mode: Any, rounds: bool, states: bool, model: Any, tokenizer: Any
-) -> None:
-    """Agents that speak in turn, twice: a baseline reads steps, everything else rounds; joint
-    states only where the mixer reads them, each as it was before the first of its row spoke."""
-    critic = critic_of(Policy("a", model, tokenizer), Mixing(kind, mode))
-    played = episode({"a": tokenizer, "b": tokenizer})
-    for turn in played.turns:
-        turn.step = 2 * turn.step + (turn.agent == "b")
-    played.step_rewards, played.states = [0.0, 0.0, 0.0, 1.0], []
-    critic.annotate([Group([played])])
-    rows = critic.rows
-    assert rows is not None and len(rows.steps) == (2 if rounds else 4)
-    assert [len(step.turns) for step in rows.steps] == ([2, 2] if rounds else [1] * 4)
-    assert rows.active.sum() == 4
-    assert rows.state.shape == (len(rows.steps), critic.reader.width if states else 0)
-    if states:
-        texts = [text for _, text in joint_texts(played, lambda turn, ids: tokenizer.decode(ids))]
-        alone = [feature for _, feature in critic.reader._read(merge(critic.reader._pieces(texts)))]
-        expected = [alone[0], alone[2]] if rounds else alone
-        torch.testing.assert_close(rows.state, torch.stack(expected), atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["vdac", "factored", "bon"])
@@ -725,53 +661,6 @@ def test_the_target_follows_every_step_and_says_what_is_bootstrapped_from(
     assert values == pytest.approx(worth.tolist())
 
 
-def test_without_a_target_the_network_itself_is_one(
-    model: Any, tokenizer: Any, tmp_path: Path
-) -> None:
-    from safetensors.torch import load_file
-
-    policy, folder = Policy("a", model, tokenizer), tmp_path / "new" / "folder"
-    for rate, parts in ((1.0, {"team"}), (0.5, {"team", "target"})):
-        critic = critic_of(policy, Mixing("vdn", "vdac", target_rate=rate))
-        for _ in range(2):
-            critic.save(folder)
-        saved = load_file(folder / "mixer.safetensors")
-        assert {name.partition(".")[0] for name in saved} == parts
-        assert (critic.target is not None) == ("target" in parts)
-        target = [] if critic.target is None else [critic.target]
-        assert critic.modules() == [critic.body.model, critic.team, *target]
-
-
-def test_an_update_says_its_rate_and_shares_its_result(model: Any, tokenizer: Any) -> None:
-    class Noting(Peers):
-        def spread(self, tensors: Any) -> None:
-            noted.append([tensor.clone() for tensor in tensors])
-
-    noted: list[list[torch.Tensor]] = []
-    settings = LearnerSettings(
-        learning_rate=1.0,
-        critic_learning_rate=4e-3,
-        schedule="linear",
-        total_steps=4,
-        peers=Noting(),
-    )
-    critic = shaken(Policy("a", model, tokenizer), Mixing("vdn", "vdac", epochs=2), settings)
-    groups = three(tokenizer)
-    critic.annotate(groups)
-    metrics = critic.update(groups, VDN(), 1, 0)
-    assert metrics["critic_learning_rate"] == pytest.approx(3e-3)
-    (spread,) = noted
-    assert all(map(torch.equal, spread, critic._state().values()))
-    for turn in groups[0].episodes[0].turns:
-        turn.returns = math.nan
-    assert critic.update(groups, VDN(), 2, 0) == {
-        "value_loss": 0.0,
-        "critic_grad_norm": 0.0,
-        "critic_learning_rate": pytest.approx(2e-3),
-    }
-    assert critic.nonfinite == 2
-
-
 # -- what is read of a text ------------------------------------------------------------------------
 
 
@@ -816,29 +705,3 @@ def test_features_by_hand(lean: bool, model: Any, tokenizer: Any) -> None:
     assert not rows.chosen[1, 0].any() and not rows.active[1, 0]
     states = read([text for _, text in joint_texts(played, decode)])
     torch.testing.assert_close(rows.state, torch.stack(states), atol=1e-3, rtol=1e-3)
-
-
-@pytest.mark.parametrize(("bos", "eos"), [(None, 3), (7, 3), (7, None), (None, None)])
-def test_texts_end_in_a_mark_and_are_cut_to_what_can_be_read(
-    bos: int | None, eos: int | None, model: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    critic = critic_of(Policy("a", model, tokenizer), Mixing("qmix", "factored"))
-    body = critic.body
-    body.tokenizer = copy.deepcopy(tokenizer)
-    for name, number in (("bos", bos), ("eos", eos)):
-        token = None if number is None else tokenizer.convert_ids_to_tokens(number)
-        setattr(body.tokenizer, f"{name}_token", token)
-    mark = body.pad_id if eos is None else eos
-    begin = mark if bos is None else bos
-    one, two = (body.chat.encode_text(text) for text in ("abc", "defgh"))
-    whole = [([begin], [*one, mark]), ([begin, *one, mark], [*two, mark])]
-    size = len(whole[1][0]) + len(whole[1][1])
-    for limit, cut in ((size, 0), (size - 1, 1), (size - 2, 2)):
-        body.model.config.max_position_embeddings = limit
-        found = [(p.prompt_ids, p.completion_ids) for p in critic.reader._pieces(["abc", "defgh"])]
-        assert found == [whole[0], (whole[1][0][cut:], whole[1][1])]
-        assert bool(caplog.records) == (cut > 0)
-    body.model.config.max_position_embeddings = len(two)
-    (*_, last) = critic.reader._pieces(["abc", "defgh"])
-    assert (last.prompt_ids, last.completion_ids) == ([mark], [*two[2:], mark])
-    assert len(caplog.records) == 1

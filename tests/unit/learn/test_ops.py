@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -11,11 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ranks
-from mrlm.core.types import SamplingParams, Turn
 from mrlm.learn import ops
 from mrlm.learn.credit import groups
-from mrlm.learn.data.batch import Totals, merge, pack
 from oracles import both
 
 
@@ -47,21 +43,6 @@ def test_segments_sum_and_average_and_an_empty_one_is_zero():
 def test_a_ratio_stays_finite_however_far_the_policy_has_moved():
     far = ops.log_ratio(torch.tensor([-1e4, 0.0]), torch.tensor([0.0, -1e4]))
     assert far.tolist() == [-20.0, 20.0]
-
-
-def test_dual_clip_bounds_a_runaway_negative_advantage_and_stops_its_gradient():
-    logprobs = torch.tensor([-0.1], requires_grad=True)
-    advantages = torch.tensor([-1.0])
-    ratio = ops.log_ratio(logprobs, torch.tensor([-2.1])).exp()
-    loss = ops.dual_clip(ops.ppo_clip(ratio, advantages, 0.2), advantages, 3.0)
-    loss.sum().backward()
-    assert loss.item() == pytest.approx(3.0)
-    assert logprobs.grad is not None and logprobs.grad.item() == 0.0
-
-
-def test_kl_estimates_are_clamped_where_the_policies_are_far_apart():
-    far = ops.kl_estimate(torch.tensor([-100.0]), torch.tensor([0.0]), "k3")
-    assert far.item() == 10.0
 
 
 @pytest.mark.parametrize("kind", ["k1+", "k3+"])
@@ -146,109 +127,7 @@ def test_discounts_follow_the_clock_that_is_given():
     assert groups.discounted([1.0, 2.0, 4.0], 0.5, [0, 0, 2]) == [4.0, 3.0, 4.0]
 
 
-def test_the_overlong_penalty_is_zero_then_linear_then_full():
-    lengths = (16384, 18432, 20480, 99999)
-    found = [groups.overlong_penalty(length, 20480, 4096) for length in lengths]
-    assert found == [0.0, -0.5, -1.0, -1.0]
-    assert [groups.overlong_penalty(n, 10, 0) for n in (10, 11)] == [0.0, -1.0]
-
-
-def test_the_adaptive_kl_coefficient_moves_towards_its_target():
-    assert groups.adaptive_kl_coef(0.4, 9.0, 6.0, 256, 1e4) == pytest.approx(0.402048)
-    assert groups.adaptive_kl_coef(0.4, 1.0, 6.0, 256, 1e4) < 0.4
-
-
-STATISTICS = """
-import json
-import numpy as np, torch
-from mrlm.learn import ops
-torch.distributed.init_process_group("gloo")
-parts = [{"a": np.array([1.0, 2.0]), "b": np.array([5.0, 5.0])}, {"a": np.array([6.0])}]
-moments = ops.global_moments(parts[torch.distributed.get_rank()])
-print(json.dumps({k: (m.count, m.mean, m.variance) for k, m in moments.items()}))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
-"""
-
-
-def test_statistics_are_those_of_all_processes_though_some_lack_an_agent(tmp_path, launcher):
-    program = tmp_path / "statistics.py"
-    program.write_text(STATISTICS)
-    world = ranks.World(launcher, 2, [str(program)], tmp_path / "world")
-    assert world.wait() == [0, 0], world.said(0) + world.said(1)
-    found = [json.loads((world.folder / f"out-{rank}").read_text()) for rank in range(2)]
-    assert found[0] == found[1]
-    assert found[0]["a"] == pytest.approx([3, 3.0, 7.0])
-    assert found[0]["b"] == [2, 5.0, 0.0]
-
-
-# -- weights of tokens -----------------------------------------------------------------------------
-
-
-def said(agent, prompt, completion, most):
-    return Turn(agent, "p", prompt, completion, sampling=SamplingParams(max_new_tokens=most))
-
-
-def a_part_of_a_batch():
-    """Two of three sequences: one of an agent's two turns, of 1 and 3 tokens, one of another's
-    turn of 2; the third, which is elsewhere, has a turn of 4."""
-    first = [said("a", [5], [6], 2), said("a", [5, 6, 7], [8, 9, 10], 8)]
-    others = [said("b", [5], [7, 8], 16), said("b", [9], [1, 2, 3, 4], 4)]
-    rest = [s for i, each in enumerate(others, 1) for s in merge([each], i, i)]
-    samples = merge(first) + rest
-    return pack(samples[:2], Totals.of(samples))
-
-
-@pytest.mark.parametrize(
-    ("mode", "length", "expected"),
-    [
-        ("token_mean", None, [10] * 6),
-        ("sequence_mean_token_sum", None, [3] * 6),
-        ("sequence_mean_token_mean", None, [12] * 4 + [6] * 2),
-        ("turn_mean_token_sum", None, [4] * 6),
-        ("turn_mean", None, [4, 12, 12, 12, 8, 8]),
-        ("sequence_mean_turn_mean", None, [6, 18, 18, 18, 6, 6]),
-        ("constant", 5, [15] * 6),
-        ("constant", None, [6, 24, 24, 24, 48, 48]),
-        ("agent_balanced", None, [8] * 4 + [12] * 2),
-    ],
-)
-def test_what_each_token_is_divided_by(mode, length, expected):
-    batch = a_part_of_a_batch()
-    losses = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0, 32.0], requires_grad=True)
-    weights = ops.token_weights(losses, batch, mode, length)
-    assert not weights.requires_grad
-    torch.testing.assert_close(1 / weights, torch.tensor(expected, dtype=torch.float32))
-    total = ops.aggregate(losses, batch, mode, length)
-    found = [2.0**place / each for place, each in enumerate(expected)]
-    assert total.item() == pytest.approx(sum(found))
-
-
 # -- ratios by hand --------------------------------------------------------------------------------
-
-INDEX = torch.tensor([0, 0, 2])
-
-
-def test_the_ratio_of_a_sequence_stands_at_each_of_its_tokens():
-    difference = torch.tensor([0.5, 1.0, 0.25])
-    product = ops.sequence_ratio(difference, INDEX, 3)
-    assert product.tolist() == pytest.approx([math.exp(1.5), math.exp(1.5), math.exp(0.25)])
-    mean = ops.sequence_ratio(difference, INDEX, 3, mean=True)
-    assert mean.tolist() == pytest.approx([math.exp(0.75), math.exp(0.75), math.exp(0.25)])
-    held = ops.sequence_ratio(difference, INDEX, 3, limit=1.0)
-    assert held.tolist() == pytest.approx([math.e, math.e, math.exp(0.25)])
-    far = ops.sequence_ratio(torch.tensor([30.0, -50.0, 21.0]), torch.tensor([0, 1, 2]), 3)
-    assert far.log().tolist() == pytest.approx([20.0, -20.0, 20.0])
-
-
-def test_gspo_has_the_value_of_the_sequence_and_the_gradient_of_the_token():
-    logprobs = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
-    difference = logprobs - torch.tensor([-1.5, -3.0, -3.25])
-    ratio = ops.gspo_ratio(difference, logprobs, INDEX, 3)
-    values = [math.exp(0.75), math.exp(0.75), math.exp(0.25)]
-    assert ratio.tolist() == pytest.approx(values)
-    (ratio * torch.tensor([1.0, 10.0, 100.0])).sum().backward()
-    assert logprobs.grad.tolist() == pytest.approx([values[0], 10 * values[1], 100 * values[2]])
 
 
 RATIOS = torch.tensor([0.25, 0.75, 1.0, 1.5, 3.0])
@@ -279,47 +158,6 @@ def test_the_clipped_surrogate_by_hand(advantage, settings, losses, removed):
         ]
 
 
-def test_dual_clip_leaves_positive_advantages():
-    loss, advantages = torch.tensor([7.0, 1.0, -9.0]), torch.tensor([-2.0, -2.0, 3.0])
-    assert ops.dual_clip(loss, advantages, 3.0).tolist() == [6.0, 1.0, -9.0]
-
-
-def test_cispo_clips_weights_and_no_gradient():
-    logprobs = torch.tensor([-1.0, -2.0, -4.0], requires_grad=True)
-    ratio, advantages = torch.tensor([0.25, 1.0, 8.0]), torch.tensor([1.0, -1.0, 2.0])
-    for low, weights in ((None, [0.25, 1.0, 5.0]), (0.5, [0.5, 1.0, 5.0])):
-        logprobs.grad = None
-        loss = ops.cispo(logprobs, ratio * logprobs.detach() / logprobs, advantages, low, 5.0)
-        pairs = zip(weights, advantages.tolist(), logprobs.tolist(), strict=True)
-        assert loss.tolist() == pytest.approx([-w * a * x for w, a, x in pairs])
-        loss.sum().backward()
-        slopes = [-w * a for w, a in zip(weights, advantages.tolist(), strict=True)]
-        assert logprobs.grad.tolist() == pytest.approx(slopes)
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("token", [2.0, 1.0, 0.25, 2.0, 0.5]),
-        ("icepop", [0.0, 1.0, 0.0, 2.0, 0.5]),
-        ("sequence", [2.0, 2.0, 0.25, 1.0, 1.0]),
-        ("sequence_mask", [0.0, 0.0, 0.25, 1.0, 1.0]),
-        ("geometric_mask", [2.0, 2.0, 0.0, 1.0, 1.0]),
-    ],
-)
-def test_weights_that_make_up_for_another_sampler(kind, expected):
-    """Ratios 4, 1 | 1/4 | 2, 1/2: products 4, 1/4 and 1, geometric means 2, 1/4 and 1."""
-    ratios = torch.tensor([4.0, 1.0, 0.25, 2.0, 0.5], dtype=torch.float64)
-    new = ratios.log().requires_grad_()
-    old = torch.zeros(5, dtype=torch.float64)
-    index = torch.tensor([0, 0, 1, 2, 2])
-    bounds = {"cap": 2.0 + 1e-12, "floor": 0.5 - 1e-12}
-    found = ops.mismatch_weights(new, old, kind, **bounds, index=index, size=3)
-    assert found.tolist() == pytest.approx(expected) and not found.requires_grad
-    usual = ops.mismatch_weights(new * 0.99, old, kind, index=index, size=3)
-    assert [bool(each) for each in usual] == [bool(each) for each in expected]
-
-
 def test_the_bounds_of_a_weight_are_inside():
     same = torch.zeros(1)
     for kind in ("icepop", "sequence_mask", "geometric_mask"):
@@ -334,23 +172,6 @@ def test_the_bounds_of_a_weight_are_inside():
 
 
 # -- divergences by hand ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("k1", [1.5, -2.0]),
-        ("k2", [1.125, 2.0]),
-        ("k3", [math.exp(-1.5) + 0.5, math.exp(2) - 3]),
-        ("k1+", [1.5, -2.0]),
-        ("k3+", [math.exp(-1.5) + 0.5, math.exp(2) - 3]),
-    ],
-)
-def test_kl_estimates_by_hand(kind, expected):
-    policy, reference = torch.tensor([-1.0, -3.0]), torch.tensor([-2.5, -1.0])
-    assert ops.kl_estimate(policy, reference, kind).tolist() == pytest.approx(expected)
-    if kind == "k3":
-        assert ops.kl_estimate(policy, reference).tolist() == pytest.approx(expected)
 
 
 def test_k3_is_held_at_10_and_stays_finite():

@@ -10,7 +10,6 @@ import math
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,20 +24,17 @@ from families import family
 from mrlm import Learner
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.sft import SFT
-from mrlm.core.errors import ModelError, TrainingError
-from mrlm.core.types import SamplingParams, Turn
-from mrlm.engines.hf import HFEngine
-from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
+from mrlm.core.errors import ModelError
+from mrlm.core.types import SamplingParams
+from mrlm.learn.data.batch import Sample, merge, pack
 from mrlm.learn.optimizer import LearnerSettings, Stepper
 from mrlm.learn.policy.copies import adopt, catch_up, mirrored, opponent_copy
-from mrlm.learn.policy.loading import damaged_files, load_model, load_tokenizer, pick_device
+from mrlm.learn.policy.loading import load_model, load_tokenizer, pick_device
 from mrlm.learn.policy.lora import BASE, add_adapter, switch_adapter
-from mrlm.learn.policy.own_forward import OwnForward
 from mrlm.learn.policy.policy import Policy, as_policy
 from mrlm.learn.policy.reference import renew
 from mrlm.learn.policy.saved_model import HEADS
 from mrlm.learn.policy.weight_files import take_file, take_folder, write_weights
-from mrlm.play.engine import Request
 from oracles import trained_turn as turn
 
 LORA: dict[str, Any] = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
@@ -129,23 +125,6 @@ def test_a_value_is_read_from_the_state_before_its_token(model: Any, tokenizer: 
     assert not plain.output_layer._forward_pre_hooks, "the user's model is as it was"
 
 
-def test_a_value_head_works_where_outputs_cannot_be_chosen(
-    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model that computes logits at every position gives the same numbers."""
-    policy = Policy("policy", model, tokenizer)
-    policy.add_value_head()
-    assert policy.value_head is not None and policy.own_forward.interface.keep
-    torch.nn.init.normal_(policy.value_head.linear.weight)
-    batch = pack(ragged())
-    expected = policy.forward(batch)
-    own = OwnForward(replace(policy.own_forward.interface, keep=False))
-    monkeypatch.setattr(policy, "own_forward", own)
-    found = policy.forward(batch)
-    torch.testing.assert_close(found.logprobs, expected.logprobs, atol=1e-5, rtol=0)
-    torch.testing.assert_close(found.values, expected.values, atol=1e-4, rtol=0)
-
-
 def test_an_adapter_has_values_too(model: Any, tokenizer: Any) -> None:
     a, *_ = two_adapters(model, tokenizer)
     a.add_value_head()
@@ -154,24 +133,6 @@ def test_an_adapter_has_values_too(model: Any, tokenizer: Any) -> None:
     values = a.forward(pack(ragged())).values
     assert values is not None and values.shape == (12,) and len(set(values.tolist())) == 12
     assert {"value_head.linear.weight", "value_head.linear.bias"} < set(a.named_parameters())
-
-
-@pytest.mark.parametrize("lean", [True, False])
-def test_values_need_no_logits(lean: bool, model: Any, tokenizer: Any) -> None:
-    """By the backbone alone they are what a whole forward says, whole or with an adapter."""
-    a, *_ = two_adapters(copy.deepcopy(model), tokenizer)
-    for adapter, weights in ((None, model), ("a", a.model)):
-        policy = Policy("policy", weights, tokenizer, adapter=adapter, lean=lean)
-        policy.add_value_head()
-        assert policy.value_head is not None and policy.packed is lean
-        head = policy.value_head
-        policy.add_value_head()
-        assert policy.value_head is head
-        torch.nn.init.normal_(head.linear.weight)
-        batch = pack(ragged())
-        expected = policy.forward(batch).values
-        torch.testing.assert_close(policy.values(batch), expected, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(head(policy.hidden(batch)), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("gradient", [True, False])
@@ -216,42 +177,6 @@ def test_every_id_that_ends_a_completion(model: Any, tokenizer: Any) -> None:
     policy.model.generation_config = None
     policy.tokenizer.eos_token_id = 7
     assert policy.eos_ids == {2, 7}
-
-
-def test_where_two_exact_ways_differ_by_hundredths(model: Any, tokenizer: Any) -> None:
-    assert not Policy("a", model, tokenizer).coarse
-    for precision in ("bf16", "fp16"):
-        assert Policy("a", model, tokenizer, precision=precision).coarse  # type: ignore[arg-type]
-    for dtype in (torch.bfloat16, torch.float16):
-        assert Policy("a", copy.deepcopy(model).to(dtype), tokenizer).coarse
-
-
-def test_what_a_gpu_may_shorten_is_exact_on_a_processor(model: Any, tokenizer: Any) -> None:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        assert torch.backends.cuda.matmul.allow_tf32
-        assert not Policy("a", model, tokenizer).coarse
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def test_numbers_that_change_with_any_weight(tokenizer: Any) -> None:
-    """Their sum and that of their squares, in float64."""
-    module: Any = torch.nn.Linear(2, 2)
-    with torch.no_grad():
-        module.weight.copy_(torch.tensor([[1.0, -2.0], [1e6, 1.0]]))
-        module.bias.copy_(torch.tensor([0.5, 0.0]))
-    module.bias.requires_grad_(False)
-    policy = Policy("a", module, tokenizer)
-    assert policy.fingerprint() == (1e6 + 0.5, 1e12 + 6.25)
-    assert policy.size == 6 and policy.modules() == [module]
-    assert [id(p) for p in policy.parameters()] == [id(module.weight)]
-    assert list(policy.named_parameters()) == ["weight", "bias"]
-    other = policy.alike()
-    assert other is not policy and other.model is module and other.passes is not policy.passes
-    policy.reference = torch.nn.Linear(1, 1)
-    assert policy.modules() == [module, policy.reference]
 
 
 def test_what_a_user_hands_over_as_a_policy(model: Any, tokenizer: Any) -> None:
@@ -351,17 +276,6 @@ def test_the_base_is_the_model_with_adapters_off(
     assert torch.equal(base.reference_logprobs(pack(ragged())), fresh)
 
 
-def test_the_base_has_a_fingerprint(model: Any, tokenizer: Any) -> None:
-    a, b, base = two_adapters(model, tokenizer)
-    before = [policy.fingerprint() for policy in (a, b, base)]
-    updated(Learner(a, None, REINFORCE(), settings=LearnerSettings(learning_rate=1e-2)))
-    after = [policy.fingerprint() for policy in (a, b, base)]
-    assert [x == y for x, y in zip(before, after, strict=True)] == [False, True, True]
-    with torch.no_grad():
-        model.model.norm.weight[0] += 1.0
-    assert base.fingerprint() != before[2] and a.fingerprint() == after[0]
-
-
 @pytest.mark.parametrize("ask", ["base", "reference"])
 def test_asking_the_base_leaves_every_adapter_trainable(
     model: Any, tokenizer: Any, ask: str
@@ -389,22 +303,6 @@ def test_a_policy_may_have_any_name(model: Any, tokenizer: Any, name: str) -> No
     settings = LearnerSettings(learning_rate=1e-2, weight_decay=0.1)
     updated(Learner(policy, None, REINFORCE(), settings=settings))
     assert all(".lora_" in key for key in changed(before, policy))
-
-
-def test_one_engine_samples_for_all_of_them(model: Any, tokenizer: Any) -> None:
-    a, b, base = two_adapters(model, tokenizer)
-    engine = HFEngine({policy.name: policy for policy in (a, b, base)})
-    greedy = SamplingParams(4, 0.0)
-    names = ["b", "a", "base", "a", "b"]
-    said = asyncio.run(engine.generate([Request(name, [5, 6], greedy, 0) for name in names]))
-    scores = dict(zip(names, (completion.logprobs for completion in said), strict=True))
-    assert len({tuple(s) for s in scores.values()}) == 3
-    for policy in (a, b, base):
-        (completion,) = (c for n, c in zip(names[:3], said[:3], strict=True) if n == policy.name)
-        batch = pack(merge([Turn("x", "p", [5, 6], completion.token_ids)]))
-        with policy.scoring():
-            expected = policy.forward(batch).logprobs.tolist()
-        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
 
 
 def test_an_adapter_starts_as_the_base(model: Any, tokenizer: Any) -> None:
@@ -691,37 +589,6 @@ def test_the_reference_of_an_adapter_is_its_base_until_that_is_another(
         assert fresh.model.active_adapter == "n"
 
 
-@pytest.mark.parametrize("adapter", [None, "a"])
-def test_a_reference_that_moved_is_saved_and_others_are_not(
-    adapter: str | None, tiny_path: str, tokenizer: Any, tmp_path: Path
-) -> None:
-    def policy_of() -> Policy:
-        model = load_model(tiny_path)
-        torch.manual_seed(0)
-        weights = add_adapter(model, "a", LORA) if adapter else model
-        return Policy("p", weights, tokenizer, adapter=adapter)
-
-    one, other = policy_of(), policy_of()
-    one.keep_reference()
-    one.save_reference(tmp_path / "none")
-    assert not (tmp_path / "none").exists()
-    other.load_reference(tmp_path / "none")
-    assert not other.reference_moved
-    with torch.no_grad():
-        for weight in one.parameters():
-            weight.add_(0.01)
-    renew(one)
-    one.save_reference(tmp_path / "moved")
-    expected = one.reference_logprobs(pack(ragged()))
-    other.keep_reference()
-    assert not torch.equal(other.reference_logprobs(pack(ragged())), expected)
-    other.load_reference(tmp_path / "moved")
-    assert other.reference_moved
-    torch.testing.assert_close(
-        other.reference_logprobs(pack(ragged())), expected, atol=1e-5, rtol=0
-    )
-
-
 # -- how it is computed ----------------------------------------------------------------------------
 
 
@@ -801,17 +668,6 @@ def test_half_precision_keeps_full_weights(fresh: Callable[..., Policy], precisi
     half, found = gradient(lambda: fresh(precision=precision))
     assert found["grad_norm"] == pytest.approx(numbers["grad_norm"], rel=0.05)
     assert float(torch.cosine_similarity(full, half, dim=0)) > 0.99
-
-
-def test_the_mode_of_the_model_is_put_back(model: Any, tokenizer: Any) -> None:
-    seen: list[bool] = []
-    model.model.norm.register_forward_hook(lambda module, *_: seen.append(module.training))
-    learner = Learner(
-        model, tokenizer, REINFORCE(), settings=LearnerSettings(gradient_checkpointing=True)
-    )
-    updated(learner)
-    assert seen == [False] and not model.training  # dropout acts only when it is asked to
-    assert not any(layer.gradient_checkpointing for layer in model.model.layers)
 
 
 # -- steps -----------------------------------------------------------------------------------------
@@ -908,42 +764,6 @@ def test_the_gradient_is_clipped_to_its_norm(fresh: Callable[..., Policy]) -> No
     torch.testing.assert_close(moved, free / 4, atol=1e-5, rtol=1e-2)
 
 
-class Sick(REINFORCE):
-    """A loss that is not a number as long as `sick` holds."""
-
-    sick = True
-
-    def loss(self, batch: Batch, outputs: Outputs) -> Loss:
-        loss = super().loss(batch, outputs)
-        return Loss(loss.total * (math.nan if Sick.sick else 1.0), loss.metrics)
-
-
-def test_steps_that_are_not_finite_are_skipped_counted_and_end_the_run(
-    fresh: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = fresh()
-    settings = LearnerSettings(learning_rate=1e-2, max_nonfinite_steps=3, dump_folder=tmp_path)
-    learner = Learner(policy, None, Sick(), settings=settings)
-    before = copies(policy)
-    for _ in range(2):
-        metrics = updated(learner)
-        assert metrics["nonfinite_steps"] == 1.0 and "loss" not in metrics
-    assert same(before, policy) and learner.nonfinite == 2
-    monkeypatch.setattr(Sick, "sick", False)
-    assert updated(learner)["nonfinite_steps"] == 0.0
-    assert not same(before, policy) and learner.nonfinite == 0
-    monkeypatch.setattr(Sick, "sick", True)
-    before = copies(policy)
-    for _ in range(2):
-        updated(learner)
-    with pytest.raises(TrainingError, match=r"3 steps in a row.*nonfinite-policy.pt.*fp32"):
-        updated(learner)
-    assert same(before, policy)
-    dumped = torch.load(tmp_path / "nonfinite-policy.pt")
-    assert {tuple(row["ids"]) for row in dumped["samples"]} == {tuple(s.ids) for s in ragged()}
-    assert math.isnan(dumped["metrics"]["loss"])
-
-
 def test_a_loss_scale_that_is_still_too_high_is_no_failure(fresh: Callable[..., Policy]) -> None:
     """fp16 begins with a scale that overflows; it is halved until gradients fit, however many steps
     that takes."""
@@ -1011,12 +831,3 @@ def test_what_is_filled_in_is_an_id_of_the_tokenizer(model: Any, tokenizer: Any)
         policy = Policy("a", model, copy.deepcopy(tokenizer))
         policy.tokenizer.pad_token_id, policy.tokenizer.eos_token_id = pad, end
         assert policy.pad_id == found
-
-
-def test_a_weight_file_without_tensors_is_whole(tmp_path: Path) -> None:
-    save_file({}, tmp_path / "nothing.safetensors")
-    save_file({"a": torch.ones(3)}, tmp_path / "cut.safetensors")
-    assert damaged_files(tmp_path) == []
-    whole = (tmp_path / "cut.safetensors").read_bytes()
-    (tmp_path / "cut.safetensors").write_bytes(whole[:-1])
-    assert damaged_files(tmp_path) == [tmp_path / "cut.safetensors"]

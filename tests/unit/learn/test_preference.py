@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mrlm
+from grids import quick
 from mrlm import run_experiment
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.madpo import MADPO
@@ -437,7 +438,7 @@ TEAMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.parametrize("team", quick(TEAMS, 2))
 @pytest.mark.parametrize("algorithm", ["online_dpo", "madpo"])
 def test_a_team_trains_on_what_it_says(algorithm: str, team: str, tmp_path: Path) -> None:
     frequent = {algorithm: {"ref_update_freq": 1}}
@@ -546,15 +547,6 @@ def test_trees_of_malt_need_one_seat(tmp_path: Path) -> None:
         run_experiment(
             config("malt", ["ann"], tmp_path / "r", workflow={"name": "malt", "branches": 1})
         )
-
-
-def test_words_of_other_trainers() -> None:
-    loaded = parse_config(
-        {"algorithm": "online_dpo", "dpo_beta": 0.3, "ref_update_freq": 2, "num_generations": 6}
-    )
-    assert loaded.online_dpo.beta == 0.3 and loaded.online_dpo.ref_update_freq == 2
-    assert loaded.online_dpo.group_size == 6
-    assert mrlm.OnlineDPOConfig(dpo_beta=0.2).dpo_beta == 0.2
 
 
 def test_the_reference_moves_when_it_is_due() -> None:

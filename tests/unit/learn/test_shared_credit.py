@@ -24,7 +24,6 @@ from mrlm.build.run import build
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.records import episode_of, episode_record
-from mrlm.learn.credit.running_stats import Window
 from mrlm.runs import run_to_end
 
 TWO = ({"a": [1.0], "b": [0.2]}, {"a": [0.0], "b": [0.0]})
@@ -211,12 +210,3 @@ def test_the_scale_of_costs_is_part_of_a_checkpoint() -> None:
 def test_a_cost_that_no_world_reports_is_an_error() -> None:
     with pytest.raises(TrainingError, match="no reward has a component 'cost'"):
         RouterR1(cost_coef=0.5).credit([group({"a": [1.0]})])
-
-
-def test_places_in_a_window() -> None:
-    window = Window(3)
-    assert window.place(5.0) == 0.5
-    window.add([1.0, 1.0])
-    assert window.place(9.0) == 0.5
-    window.add([2.0, 3.0])
-    assert window.numbers == [1.0, 2.0, 3.0] and window.place(2.0) == pytest.approx(0.5)

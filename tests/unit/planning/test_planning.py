@@ -460,30 +460,6 @@ def test_engine_and_lag_are_those_of_the_config(run: Mrlm, config: Path) -> None
     assert "ahead" not in there["chosen"]["memory"]["policy"]
 
 
-def test_options_are_taken_up_to_their_bounds(run: Mrlm, config: Path) -> None:
-    def planned(*options: object) -> dict[str, Any]:
-        done = run("plan", "--config", config, "--json", *options)
-        assert done.code == 0, done.err
-        return json.loads(done.out)
-
-    def tokens(*options: object) -> tuple[int, int]:
-        counts = planned(*options)["counts"]
-        return counts["prompt_tokens"], counts["completion_tokens"]
-
-    bounds = ("--prompt-tokens", 1, "--completion-tokens", 1024, "--latency", 0, "--max-lag", 0)
-    assert tokens(*bounds) == (1, 1024) and tokens("--completion-tokens", 1) == (256, 1)
-    assert tokens("generation.max_prompt_tokens=77") == (77, 1024)
-    assert tokens("generation.max_prompt_tokens=null") == (256, 1024)
-    slow, at_once = (
-        planned("--latency", seconds)["chosen"]["seconds"]["worlds"]["seconds"]
-        for seconds in (2.5, 0)
-    )
-    assert slow - at_once == pytest.approx(2.5)
-    assert [row["devices"] for row in planned("--devices", 6)["table"]] == [1, 2, 4, 6]
-    size = ("--params", "1B", "--layers", 3, "--hidden", 512, "--vocab", 1000)
-    assert planned(*size)["policies"]["policy"]["weights"] == 1_000_000_000
-
-
 def test_the_command_has_what_the_options_change(run: Mrlm, config: Path) -> None:
     def command(*options: object) -> str:
         done = run("plan", "--config", config, "--json", "--devices", 16, *options)

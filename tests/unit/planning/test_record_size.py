@@ -59,8 +59,8 @@ def bound(config: ExperimentConfig) -> RecordSize:
     return found
 
 
-SLOW = {"long", "all", "none"}
-"""Between the others."""
+SLOW = {"short", "long", "all", "none", "one group", "critic"}
+"""Like the others."""
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,7 @@ def scored(policy: Policy, turns: list[Turn]) -> list[np.ndarray]:
         ]
 
 
+@pytest.mark.slow
 def test_evaluation_is_on_the_newest_weights(tmp_path: Path) -> None:
     evaluated: list[int] = []
 
@@ -267,6 +268,7 @@ def test_evaluation_is_on_the_newest_weights(tmp_path: Path) -> None:
     assert evaluated == [0, 2, 4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["lean", pytest.param("hf", marks=pytest.mark.slow)])
 def test_adapters_share_the_base_with_what_engines_sample_from(engine: str, tmp_path: Path) -> None:
     policies = {"speaker": {"lora": {"r": 2}}}
@@ -426,6 +428,7 @@ def test_a_dry_run_says_what_goes_on_beside_what(tmp_path: Path) -> None:
     assert "asynchrony:" not in dry_run(config_of(tmp_path))[0].rpartition("schedule:")[2]
 
 
+@pytest.mark.slow
 def test_profile_tells_what_waits_for_what(tmp_path: Path) -> None:
     config = config_of(tmp_path / "run", "Moody", training__max_lag=1, training__profile=True)
     run = build(config)

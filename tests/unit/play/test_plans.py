@@ -13,7 +13,6 @@ import pytest
 from logged_rows import logged
 from mrlm import Callback, ExperimentConfig
 from mrlm.algorithms.at_grpo import ATGRPO, range_normalised_variance
-from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.algorithms.maremax import MAREMAX
 from mrlm.algorithms.marloo import MARLOO
@@ -27,7 +26,6 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, Task, Turn
 from mrlm.experiment import run_experiment
 from mrlm.learn.bases.spec import SamplingPlan
-from mrlm.learn.credit.returns import node_returns
 from mrlm.learn.data.samples import samples_of
 from mrlm.planning.plan import arithmetic
 from mrlm.play.sources.play import Play
@@ -118,15 +116,6 @@ def test_remax_takes_the_divergence_from_every_token() -> None:
     turn.ref_logprobs = [-0.7, -0.4]
     ReMax(kl_coef=0.5).credit([group])
     np.testing.assert_allclose(turn.advantages, [1 - 0.05 - 0.25, 1 + 0.05 - 0.25], atol=1e-6)
-
-
-def test_remax_counts_what_follows_a_turn() -> None:
-    turns = [Turn("a", "p", [1], [2], reward=r, step=i) for i, r in enumerate((1.0, 2.0))]
-    episode = Episode("0", Task("t"), {"a": Rollout("a", "p", "t", turns)}, 3, [1, 2], "done")
-    group = Group([episode, *played([0.5])], "t")
-    greedy_of(group)
-    ReMax().credit([group])
-    assert [float(turn.advantages[0]) for turn in turns] == [2.5, 1.5]
 
 
 def turns_paid(*paid: float) -> Rollout:
@@ -220,6 +209,7 @@ def test_the_baselines_of_the_family_are_one_setting(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_maremax_with_a_greedy_episode_goes_on_bit_by_bit(tmp_path: Path) -> None:
     settings = {"group_size": 1, "baseline": "remax_greedy"}
     more: dict[str, Any] = {
@@ -264,6 +254,7 @@ def test_a_greedy_episode_is_played_beside_the_others_and_counts_nowhere(tokeniz
     assert [len(group) for group in run_async(source.evaluate(1))] == [1]
 
 
+@pytest.mark.slow
 def test_remax_trains_and_goes_on_bit_by_bit(tmp_path: Path) -> None:
     policies = {"row": {"lora": {"r": 2}}, "column": {}}
     rows = resumes_exactly(tmp_path, "remax", remax={"group_size": 2}, policies=policies)
@@ -365,30 +356,6 @@ def test_at_grpo_leaves_out_what_its_filter_says(name: Any) -> None:
     assert algorithm.metrics.get("frac_filtered") == left_out
 
 
-def test_a_batch_of_which_everything_is_left_out_is_no_error(tmp_path: Path) -> None:
-    config = experiment(
-        tmp_path / "run",
-        "at_grpo",
-        environments=[{"env_type": "test_plans:Flat"}],
-        workflow={"name": "tree", "select": "best", "max_turns": 1},
-        at_grpo={"group_size": 2, "filter": "zero_variance"},
-    )
-    run_experiment(config)
-    rows = [row for row in logged(tmp_path / "run") if row["step"]]
-    assert len(rows) == 4 and all(row["frac_filtered"] == 1.0 for row in rows)
-
-
-def test_at_grpo_gives_the_numbers_of_grpo_on_one_state() -> None:
-    group = played([1.0, 0.0, 0.0, 1.0])
-    for number, episode in enumerate(group):
-        episode.path = (number,)
-    ATGRPO(alpha=0.0).credit([group])
-    found = [turn.advantages for episode in group for turn in episode.turns]
-    np.testing.assert_allclose(found, [0.866024, -0.866024, -0.866024, 0.866024], atol=1e-5)
-    with pytest.raises(ConfigError, match=r"'batch' .* use 'group' or 'none'"):
-        ATGRPO(scale_rewards="batch")
-
-
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [([0.0, 0.0, 0.0, 4.0], 0.1875), ([1.0, -1.0], 0.25), ([0.3] * 3, 0.0), ([7.0], 0.0)],
@@ -439,35 +406,6 @@ def test_a_state_that_is_solved_is_not_grown(tokenizer: Any) -> None:
     algorithm.credit([ended])
     returns = [turn.returns for e in ended for turn in e.rollouts["a"].turns]
     assert returns == [first[e.path] for e in ended]
-
-
-def test_unequal_depths_have_the_returns_of_the_recursion() -> None:
-    """The second answer ended early: R = [1 + 0.9 (0 + 1) / 2, 0.9]."""
-    found = node_returns([(0, 0), (0, 1), (1,)], [[1.0, 0.0], [1.0, 1.0], [0.9]], 0.9)
-    assert found[(0,)] == pytest.approx(1.45) and found[(1,)] == pytest.approx(0.9)
-
-
-class Breaks(Echo):
-    """Fails for the answer that is longest."""
-
-    def step(self, actions: Any) -> Any:
-        if self.left == 2 and len(actions["a"].content) >= 4:
-            raise ValueError("too long for me")
-        return super().step(actions)
-
-    def spawn(self) -> Any:
-        return Breaks(self.rounds)
-
-
-def test_an_answer_that_fails_ends_its_own_branch(tokenizer: Any) -> None:
-    group, _ = grown(tokenizer, Breaks(2), size=8, branches=2)
-    failed = [episode for episode in group if episode.failed]
-    assert failed and len(failed) < len(group)
-    assert all("too long for me" in str(episode.error) for episode in failed)
-    assert all(len(episode.path) == 1 for episode in failed)
-    assert all(episode.status == "done" for episode in group.valid)
-    MAGRPO().credit([group])
-    assert all(turn.advantages is None for episode in failed for turn in episode.turns)
 
 
 class BreaksLater(Echo):
@@ -571,21 +509,6 @@ def dynamic(world: str, **settings: Any) -> dict[str, Any]:
     }
 
 
-def test_groups_without_variance_are_not_kept() -> None:
-    algorithm = GRPO(group_size=2)
-    assert algorithm.keeps(played([1.0, 0.0])) and not algorithm.keeps(played([1.0, 1.0]))
-    lost = played([1.0, 0.0])
-    lost.episodes[0].status = "error"
-    assert not algorithm.keeps(lost)
-    group = played([1.0, 0.0])
-    algorithm.keeps(group)
-    assert all(turn.advantages is None for episode in group for turn in episode.turns)
-    assert (
-        GRPO().spec.sampling.refills == 0
-        and GRPO(dynamic_sampling=True).spec.sampling.refills == 10
-    )
-
-
 def test_groups_are_replaced_until_the_batch_is_full_and_bit_by_bit(tmp_path: Path) -> None:
     steps = [row for row in resumes_exactly(tmp_path, "grpo", **dynamic("Given")) if row["step"]]
     assert len(steps) == 4
@@ -682,6 +605,7 @@ def test_every_combination_is_played_and_each_answer_sampled_once(tokenizer: Any
     assert [len(each) for each in run_async(source.evaluate(1))] == [1]
 
 
+@pytest.mark.slow
 def test_cross_trains_and_goes_on_bit_by_bit(tmp_path: Path) -> None:
     more: dict[str, Any] = {
         "policies": {"row": {"lora": {"r": 2}}, "column": {}},

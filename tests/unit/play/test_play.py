@@ -175,17 +175,6 @@ def test_if_everything_fails_the_run_says_why(tokenizer: Any) -> None:
         run_async(source.take(1))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1"])
-def test_rewards_that_are_no_finite_numbers_fail_and_are_named(tokenizer: Any, value: Any) -> None:
-    class Paying(Echo):
-        def step(self, actions: dict[str, Message]) -> StepResult:
-            return StepResult(rewards={"a": Reward(value)}, done=True)
-
-    source, _ = play(tokenizer, Paying(), ["x"], ("a", "b"))
-    with pytest.raises(EpisodeError, match=r"all 2.*environment 'world'.*agent 'a'.*finite number"):
-        run_async(source.take(1))
-
-
 def test_an_engine_that_fails_or_hangs_is_named(tokenizer: Any) -> None:
     class Dead(ScriptedEngine):
         async def generate(self, requests: Any) -> Any:

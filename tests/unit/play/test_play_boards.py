@@ -15,8 +15,6 @@ from mrlm.core.board import Html, board_tree
 from mrlm.core.chat import Chat
 from mrlm.core.environment import (
     Environment,
-    SimulatedEnvironment,
-    as_environment,
     check_environment,
 )
 from mrlm.core.episodes import Episode
@@ -153,23 +151,6 @@ def test_the_check_of_an_environment_draws_it() -> None:
         check_environment(Counting("impure"))
     with pytest.raises(ConfigError, match=r"render raised KeyError(.|\n)*no picture"):
         check_environment(Counting("failing"))
-
-
-def test_an_environment_of_one_agent_may_draw_itself() -> None:
-    class Plain(SimulatedEnvironment):
-        def reset(self) -> Observation:
-            return Observation([Message("go")])
-
-        def step(self, action: Message) -> tuple[Observation, Reward]:
-            return Observation(done=True), Reward(1.0)
-
-    class Drawn(Plain):
-        def render(self, agent: str | None = None) -> str | None:
-            return f"as {agent} sees it"
-
-    plain, drawn = as_environment(Plain()), as_environment(Drawn())
-    assert not plain.draws and plain.render() is None
-    assert drawn.draws and drawn.render("agent") == "as agent sees it"
 
 
 @pytest.mark.parametrize("filtered", [False, True])

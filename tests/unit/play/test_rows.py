@@ -170,6 +170,7 @@ def test_the_preset_of_self_play_dry_runs(questions: Path) -> None:
     assert not problems and "4 iterations" in text and "use_previous: true" in text
 
 
+@pytest.mark.slow
 def test_the_preset_of_self_play_trains(questions: Path, tmp_path: Path) -> None:
     changes = [
         f"data.dataset={questions}", f"output_dir={tmp_path / 'run'}", "training.num_iterations=3",

@@ -131,17 +131,6 @@ def test_a_file_over_its_limit_is_thinned_and_keeps_evaluations(tmp_path: Path) 
     assert EpisodeFile(tmp_path, 400).every == file.every, "a resumed run goes on in the same way"
 
 
-def test_rows_of_a_step_that_is_not_kept_are_not_made(tmp_path: Path) -> None:
-    file = EpisodeFile(tmp_path)
-    file.every = 2
-    rows = (row(f"train/{place}") for place in range(3))
-    assert not file.append(1, rows) and next(rows)["id"] == "train/0"
-    file.append(2, rows)
-    assert [each["id"] for each in rows_of(tmp_path)] == ["train/1", "train/2"]
-    (part,) = parts_of(tmp_path)
-    assert part.episodes == 2 and part.may_have("train/2") and not part.may_have("train/0")
-
-
 def test_all_episodes_are_written_and_the_first_rows_returned(tmp_path: Path) -> None:
     groups = [[episode(f"train/t/{place}") for place in range(4)]]
     rows, _ = write_episodes(EpisodeFile(tmp_path), RecordPlan(), 3, groups, most=2)

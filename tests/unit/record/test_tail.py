@@ -13,7 +13,7 @@ import pytest
 
 from mrlm.record import files, tail
 from mrlm.record.files import INDEX, EpisodeFile, last_parts, parts_of, rows_of
-from mrlm.record.tail import last_step, lines_from_end, rewind
+from mrlm.record.tail import lines_from_end, rewind
 
 
 @pytest.mark.parametrize("block", [1, 3, 7, 1 << 18])
@@ -75,23 +75,6 @@ def test_rows_of_metrics_are_cut_without_being_parsed(
 def metrics(steps: Iterable[int]) -> bytes:
     lines = [json.dumps({"step": step, "loss": 0.5, "turns": {}}) + "\n" for step in steps]
     return "".join(lines).encode()
-
-
-def test_lines_far_from_the_end_are_kept_unread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(tail, "BLOCK", 400)
-    path, known = tmp_path / "metrics.jsonl", metrics(range(50)).replace(b'"step": 20', b'"s": oh')
-    path.write_bytes(known + metrics(range(50, 60)) + b"torn")
-    rewind(path, 53)
-    assert path.read_bytes() == known + metrics(range(50, 53)) and not caplog.text
-    assert last_step(path) == 52
-    rewind(path, 25)
-    assert path.read_bytes() == metrics(range(20)) + metrics(range(21, 25))
-    assert "1 damaged lines were dropped" in caplog.text
-    rewind(path, 0)
-    assert path.read_bytes() == b""
-    rewind(tmp_path / "missing", 10)
 
 
 def test_the_end_of_a_thinned_record_shows_what_is_left(

@@ -279,14 +279,6 @@ def test_games_count_for_those_who_learn_and_greedy_ones_for_nobody() -> None:
     assert population.note([Group(greedy)]) == {"opponents/share": 0.0}
 
 
-def test_older_games_fade_by_themselves_and_not_by_one_another() -> None:
-    population = league("live@0")
-    population.note([Group([game("draw", 0.0), game("loss", -1.0), game("win", 1.0)])])
-    ((games, score),) = (known["live@0"] for known in population.form.values())
-    assert games == pytest.approx(1 + 0.99 + 0.99**2)
-    assert score == pytest.approx(1 + 0.99 * 0 + 0.99**2 * 0.5)
-
-
 def test_a_stand_in_is_read_again_only_where_it_stands_for_another_one() -> None:
     population = league("a", "b", "c")
     read: list[tuple[str, str]] = []
@@ -504,7 +496,8 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in found if p.is_file()}
 
 
-@pytest.mark.parametrize("team", [pytest.param("whole", marks=pytest.mark.slow), "two"])
+@pytest.mark.slow
+@pytest.mark.parametrize("team", ["whole", "two"])
 def test_half_a_run_and_the_other_half_are_the_run_bit_by_bit(team: str, tmp_path: Path) -> None:
     run_experiment(config(tmp_path / "whole", team))
     half: dict[str, Any] = {"training.num_iterations": 2}
@@ -615,6 +608,7 @@ def test_opponents_that_nobody_would_meet_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_config_of_poker_against_the_past_runs(tmp_path: Path) -> None:
     """The first steps of every stage, on few hands."""
     loaded = load_config(ROOT / "configs" / "self_play_poker.yaml", [f"output_dir={tmp_path}/run"])

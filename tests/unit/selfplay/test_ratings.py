@@ -50,26 +50,6 @@ def test_two_players_have_the_rating_of_the_formula() -> None:
         assert found["old"] == (ANCHOR, ANCHOR, ANCHOR)
 
 
-@pytest.mark.parametrize("first", ["new", "mid"])
-def test_against_a_settled_player_the_formula_is_the_same(first: str) -> None:
-    """Also far from the anchor, where a step of Newton's method alone would be out of all bounds;
-    and in whatever order the two stand."""
-    met = ("mid", "old", 1.0, 1)
-    won = [("new", "mid", 1.0, 30), ("new", "mid", 0.0, 10)]
-    if first == "mid":
-        won = [(other, player, 1 - score, times) for player, other, score, times in won]
-    for rating in (1000.0, 4500.0):
-        settled = {"mid": (rating, rating - 50.0, rating + 50.0)}
-        known = results(met, *won)
-        known.add("mid", "new", 1.0, reward=4.0)  # 30 of 41
-        mean, low, high = fitted(known, "old", prior=0.0, settled=settled)["new"]
-        assert mean == pytest.approx(rating + 400 * math.log10(30 / 11), abs=1e-6)
-        half = math.hypot(Z * SCALE / math.sqrt(41 * (30 / 41) * (11 / 41)), 50.0)
-        assert (low, high) == pytest.approx((mean - half, mean + half))
-        pulled = fitted(known, "old", prior=4.0, settled=settled)["new"]
-        assert pulled[0] == pytest.approx(rating + 400 * math.log10(32 / 13), abs=1e-6)
-
-
 def test_a_ladder_of_players_each_of_whom_beats_the_one_below() -> None:
     steps = [(f"p{place + 1}", f"p{place}", 1.0, 9) for place in range(6)]
     found = fitted(results(*steps), "p0")

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mrlm
+from grids import quick
 from logged_rows import logged
 from mrlm import Callback, default_model, run_experiment
 from mrlm.algorithms.dpo import DPO
@@ -91,7 +92,7 @@ TEAMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.parametrize("team", quick(TEAMS, ["two"]))
 def test_the_loss_is_log_two_where_a_round_begins(team: str, tmp_path: Path) -> None:
     history = run_experiment(spin(tmp_path / "run", **TEAMS[team])).history
     assert [row["step"] for row in history] == list(range(1, 11))  # 2 + 4 + 4 iterations

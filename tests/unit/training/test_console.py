@@ -96,12 +96,6 @@ log.progress("episodes", 3, 8)
     assert not any("episodes" in line for line in last_frame(on_terminal(program + done)))
 
 
-@pytest.mark.parametrize("columns", [60, 100])
-def test_the_panel_fits_the_window(columns: int) -> None:
-    frame = last_frame(on_terminal(PROGRAM + "log.close()", columns))
-    assert {len(line) for line in frame} == {columns}
-
-
 def test_no_color_is_honoured() -> None:
     colour = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
     assert colour.search(on_terminal(PROGRAM))
@@ -232,13 +226,6 @@ def test_the_curve_has_both_series_and_rises() -> None:
     assert len(first) == 10 and first == sorted(first, reverse=True)
 
 
-def test_the_curve_smooths_noise_and_keeps_the_level() -> None:
-    history = [{"step": i, "reward/mean": 0.5 + 0.5 * (-1) ** i} for i in range(200)]
-    drawn = learning_curve(history, height=9)
-    heights = [number for number, line in enumerate(rows(drawn)) if "." in line[3:-3]]
-    assert min(heights) >= 3 and max(heights) <= 5, "what swings from 0 to 1 is near one half"
-
-
 @pytest.mark.parametrize("values", [[1.0] * 9, [1e-6 * i for i in range(9)], [-1e9, 0, 1e9, 1e9]])
 def test_the_curve_of_any_scale_has_a_mark_for_every_point(values: list[float]) -> None:
     history = [{"step": i, "loss": value, "reward/mean": None} for i, value in enumerate(values)]
@@ -306,8 +293,3 @@ def test_many_rows_are_counted() -> None:
     assert shown.table() == [] and shown.unknown()
     shown.add({f"x/{number:02}": float(number) for number in range(20)})
     assert len(shown.table()) == 14 and shown.table()[-1] == ["8 more", "", ""]
-
-
-def test_there_is_no_curve_of_nothing() -> None:
-    assert learning_curve([]) == "" and learning_curve([{"step": 1, "loss": 2.0}]) == ""
-    assert learning_curve([{"step": i, "reward/mean": 0.5} for i in range(3)]) == ""

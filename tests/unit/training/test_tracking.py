@@ -24,7 +24,7 @@ from mrlm.core.types import Message, Rollout, Task, Turn
 from mrlm.record.plan import RecordPlan
 from mrlm.record.rows import episode_row
 from mrlm.tracking.completions import COLUMNS, MOST, completions, distributions
-from mrlm.tracking.payoffs import INK, Payoffs
+from mrlm.tracking.payoffs import Payoffs
 from mrlm.tracking.run_log import RunLog
 from recorded import episodes as recorded
 
@@ -227,23 +227,6 @@ def pixels_of(png: bytes) -> np.ndarray:
     rows = np.frombuffer(zlib.decompress(parts[b"IDAT"]), np.uint8).reshape(height, -1)
     assert not rows[:, 0].any()
     return rows[:, 1:].reshape(height, width, 3)
-
-
-def test_a_picture_of_payoffs_is_blue_for_wins_and_orange_for_losses() -> None:
-    pixels = pixels_of(PAYOFFS.png())
-    assert pixels.shape == (3 * 28, 3 * 56, 3) and (pixels == PAYOFFS.pixels()).all()
-    unknown, lost, won, best = (
-        tuple(pixels[28 * row + 2, 56 * column + 2].astype(int))
-        for row, column in ((1, 1), (1, 2), (2, 1), (2, 2))
-    )
-    assert len(set(unknown)) > 1 and lost[0] > lost[2] and won[2] > won[0]
-    assert sum(best) < sum(won), "a larger score has a stronger colour"
-    written = (pixels == INK).all(-1)
-    cells = [written[28 * r : 28 * r + 28, 56 * c : 56 * c + 56].any() for r, c in ((0, 1), (1, 1))]
-    assert cells == [True, False], "what is not known has no number"
-    lines = PAYOFFS.markdown().splitlines()
-    assert lines[0] == "| player | number | p@0 | p\\|3 |"
-    assert lines[3] == "| p\\|3 | 2 | 0.75 | 1.00 |" and "| - |" in lines[2]
 
 
 def test_payoffs_go_to_tensorboard_as_a_picture_and_a_table(tmp_path: Path) -> None:
