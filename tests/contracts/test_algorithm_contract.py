@@ -113,18 +113,11 @@ ASKED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("magrpo", {"baseline_by": "node"}, {"sampling.tree": "True"}),
     ("magrpo", {"joint_mode": "cross", "max_joint_actions": 9}, {"sampling.cross": "9"}),
     ("magrpo", {"max_joint_actions": 9}, {}),
-    ("maporl", {"level": "token", "critic": "separate", "value_simplification": True}, {
-        "critic.topology": "'separate'",
-        "critic.per_turn": "False",
-        "critic.answers_alone": "True",
-        "ignores_zero": "True",
-    }),
     ("reinforce_pp", {"baseline": "group", "group_size": 2}, {"sampling.siblings": "True"}),
     ("remax", {"kl_coef": 0.1}, {"columns": "['ref_logprobs']"}),
-    ("sft", {"teacher": "expert", "collect_every": 3, "max_trajectories": 7}, {
+    ("sft", {"teacher": "expert", "collect_every": 3}, {
         "sampling.collection.demonstrate": "True",
         "sampling.collection.every": "3",
-        "sampling.collection.most": "7",
     }),
     ("sac", {"critic": "separate"}, {"critic.topology": "'separate'"}),
     ("sft", {"min_reward_threshold": 0.5}, {}),

@@ -82,7 +82,6 @@ def test_values_beyond_the_bounds_are_refused(algorithm: str) -> None:
 # -- when a setting changes anything ---------------------------------------------------------------
 
 GROUP_MAX = {"loss_type": "ppo", "baseline": "group_max"}
-BON_DPO = {"mode": "bon", "improve": "dpo"}
 MATTERS: dict[tuple[str, str], tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     ("a2c", "gae_lambda"): ([{}], [{"estimator": "n_step"}]),
     ("a2c", "n_steps"): ([{"estimator": "n_step"}], [{}]),
@@ -92,7 +91,6 @@ MATTERS: dict[tuple[str, str], tuple[list[dict[str, Any]], list[dict[str, Any]]]
     ),
     ("cory", "kl_penalty"): ([{}], [{"kl_coef": 0.0}]),
     ("cory", "score_norm"): ([{}], [{"score_scaling": False}]),
-    ("cory", "score_clip"): ([{}], [{"score_scaling": False}]),
     ("dpo", "label_smoothing"): (
         [{}, {"loss_type": "robust"}],
         [{"loss_type": "hinge"}, {"loss_type": "ipo"}],
@@ -126,8 +124,6 @@ MATTERS: dict[tuple[str, str], tuple[list[dict[str, Any]], list[dict[str, Any]]]
     ("ppo", "kl_horizon"): ([{"kl_coef": 0.1, "kl_target": 6.0}], [{"kl_coef": 0.1}]),
     ("qmix", "hypernet_size"): ([{}], [{"hypernet_layers": 1}]),
     ("reinforce", "baseline"): ([{}], [{"whiten": True}]),
-    ("router_r1", "cost_window"): ([{"cost_coef": 0.1}], [{}]),
-    ("sac", "alpha_learning_rate"): ([{}], [{"auto_alpha": False}]),
     ("sac", "target_entropy_ratio"): ([{}], [{"target_entropy": 1.0}]),
     ("sft", "bc_weight"): ([{"mode": "combined"}], [{}, {"mode": "world_model"}]),
     ("sft", "world_model_weight"): ([{"mode": "combined"}], [{}, {"mode": "world_model"}]),
@@ -136,7 +132,6 @@ MATTERS: dict[tuple[str, str], tuple[list[dict[str, Any]], list[dict[str, Any]]]
         [{}, {"rows": True}, {"filter_low_reward": True, "rows": True}],
     ),
     ("vdn", "improve"): ([{"mode": "bon"}], [{}, {"mode": "vdac"}]),
-    ("vdn", "preference_beta"): ([BON_DPO], [{}, {"mode": "bon"}, {"improve": "dpo"}]),
     ("vdn", "clip_range"): (
         [{}, {"mode": "vdac"}],
         [{"mode": "bon"}, {"loss_type": "reinforce"}, {"mode": "bon", "loss_type": "reinforce"}],
@@ -147,7 +142,6 @@ MATTERS: dict[tuple[str, str], tuple[list[dict[str, Any]], list[dict[str, Any]]]
 which it does not."""
 ABOUT_THE_RUN = {"planner", "returns", "joint_mode", "key", "group_size"} | {
     "filter_low_reward",
-    "max_trajectories",
     "collect_every",
     "teacher",
 }

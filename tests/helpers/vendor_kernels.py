@@ -16,7 +16,7 @@ from torch import Tensor
 
 import fake_accelerator
 from mrlm.learn.fast import forward
-from mrlm.learn.fast.varlen_attention import KeyPaths
+from mrlm.learn.fast.varlen_attention import Sight
 
 _library: list[torch.library.Library] = []
 _own: list[torch.library.Library] = []
@@ -65,19 +65,18 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> torch.device:
 class AttentionKernel:
     """Attention along paths, written out."""
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, paths: KeyPaths, scale: float, window: int | None
-    ) -> tuple[Tensor, ...]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, how: Sight) -> tuple[Tensor, ...]:
+        paths, scale, window = how
         return torch.ops.vendor.attention(
             q, k, v, paths.ends_q, paths.ends_k, scale, -1 if window is None else window
         )
 
     def backward(
-        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, kept: Sequence[Tensor],
-        paths: KeyPaths, scale: float, window: int | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, outputs: Sequence[Tensor], how: Sight
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        paths, scale, window = how
         ends = paths.ends_q, paths.ends_k, scale, -1 if window is None else window
-        return torch.ops.vendor.attention_backward(grad, q, k, v, *kept, *ends)
+        return torch.ops.vendor.attention_backward(grad, q, k, v, *outputs, *ends)
 
 
 def define() -> None:

@@ -32,7 +32,7 @@ COMPARED: list[tuple[str, dict[str, Any]]] = [
     ("grpo", {"scale_rewards": "batch"}),
     ("dr_mas", {}),
     ("dr_mas", {"baseline_by": "turn"}),
-    ("dr_mas", {"average_rows": True}),
+    ("dr_mas", {"dedupe_per_episode": True}),
     ("marshal", {}),
     ("marshal", {"gamma": 0.9, "rewards": "team"}),
     ("matpo", {}),
@@ -233,7 +233,11 @@ def test_the_batch_is_compared_over_all_tasks() -> None:
             {"baseline_by": "role", "baseline": "remax_greedy"},
             "by 'turn' or by 'episode'",
         ),
-        ("dr_mas", {"baseline_by": "turn", "average_rows": True}, "counts every episode once"),
+        (
+            "dr_mas",
+            {"baseline_by": "turn", "dedupe_per_episode": True},
+            "counts every episode once",
+        ),
     ],
 )
 def test_a_comparison_that_changes_nothing_is_refused(

@@ -12,7 +12,6 @@ import torch
 from critics import columns, valued
 from mrlm.algorithms.happo import HAPPO
 from mrlm.algorithms.ippo import IPPO
-from mrlm.algorithms.maporl import MAPoRL
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.marft import MARFT
 from mrlm.algorithms.ppo import PPO
@@ -61,8 +60,6 @@ def test_which_algorithms_have_both_levels() -> None:
     one = {name for name in ACTOR_CRITICS if len(registry.load("algorithms", name).levels) == 1}
     assert one == {"mappo", "happo", "vdn", "qmix", "sac"}
     assert SAC.levels == ("token",) and MAPPO.levels == ("turn",)
-    with pytest.raises(ConfigError, match="level"):
-        MAPoRL(critic="separate", value_simplification=True)
 
 
 def test_ippo_and_mappo_differ_in_their_critic_and_in_whose_reward_it_is() -> None:

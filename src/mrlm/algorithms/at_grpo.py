@@ -5,7 +5,7 @@
 - **Formula** `(R - mean) / std` over K answers to one state of one agent; the best is continued.
   `R` is the agent's own reward plus `alpha` times the team's.
 - **Knobs** plan: `tree`, best only; credit: own and team; group: task, turn, agent; baseline: mean
-  / deviation; `filter` drops the least informative answers or outliers.
+  / deviation; `filter` drops the least informative answers or outliers, `filter_ratio` of them.
 - **Differs** from the authors' code: no divergence (.001 there; `preset: at_grpo`).
 - **Use it** for long joint tasks whose steps can be scored.
 """

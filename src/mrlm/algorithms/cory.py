@@ -52,7 +52,6 @@ class CORY(PPO):
             output head; never negative, less noise).
         score_scaling: divide an agent's return of an episode by its running standard deviation.
         score_norm: subtract its running mean first (only with `score_scaling`).
-        score_clip: bound of the resulting score; `None` is off.
     """
 
     swap_freq: int | None = Field(default=5, ge=1)
@@ -61,16 +60,12 @@ class CORY(PPO):
     kl_target: float | None = Field(default=6.0, gt=0)
     score_scaling: bool = True
     score_norm: bool = True
-    score_clip: float | None = Field(default=None, gt=0)
 
     default_learning_rate: ClassVar[float] = 1.41e-5
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "kl_penalty": Matters(lambda s, run: s.kl_coef, "kl_coef is 0; set it, or remove this"),
-        **dict.fromkeys(
-            ("score_norm", "score_clip"),
-            Matters(lambda s, run: s.score_scaling, "score_scaling is off; remove it"),
-        ),
+        "score_norm": Matters(lambda s, run: s.score_scaling, "score_scaling is off; remove it"),
     }
 
     def __post_init__(self) -> None:
@@ -96,9 +91,6 @@ class CORY(PPO):
             scale = seen.std or 1.0
             rewards = [reward / scale for reward in rewards]
             rewards[-1] -= seen.mean / scale if self.score_norm else 0.0
-        if self.score_clip is not None:
-            score = sum(rewards)
-            rewards[-1] += min(max(score, -self.score_clip), self.score_clip) - score
         return rewards
 
     def _shared(self, episode: Episode, rollout: Rollout) -> list[float]:

@@ -11,10 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from mrlm.algorithms.grpo import GroupRelative
@@ -23,8 +21,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
-from mrlm.learn.credit.baselines import compare, exact_mean
-from mrlm.learn.credit.groups import Member, members, sides, trained_turns
+from mrlm.learn.credit.baselines import compare
+from mrlm.learn.credit.groups import members, sides, trained_turns
 
 VALID = ("valid", "legal")
 """Reward components by which environments report whether an action was valid."""
@@ -38,10 +36,9 @@ class DrMAS(GroupRelative, PolicyGradient):
 
     The score of a turn is the return of its agent in the episode, so an agent called twice counts
     twice in its own statistics (`baseline_by="role"`, the paper's). `baseline_by="episode"` counts
-    an episode once, with the mean of its turns; `average_rows` also gives each turn that mean: the
-    two differ only where turns of one key have different scores. The return is the agent's own, or
-    with `rewards="team"` the team's. A group whose scores are all equal, or that has one episode
-    left, gets exactly 0.
+    an episode once, with the mean of its turns. The return is the agent's own, or with
+    `rewards="team"` the team's. A group whose scores are all equal, or that has one episode left,
+    gets exactly 0.
 
     `key="task"` pools the turns of all agents, the comparison that the paper argues against. An
     invalid action is one whose reward component `valid` or `legal` is below 0.5.
@@ -49,33 +46,28 @@ class DrMAS(GroupRelative, PolicyGradient):
     Args:
         baseline_by: which scores a turn is compared with (`mrlm.learn.credit.baselines`).
         dedupe_per_episode: the authors' name of `baseline_by="episode"`.
-        average_rows: use the mean score of an agent's turns in the episode for each of them.
         invalid_penalty: subtracted from the score of a turn with an invalid action.
     """
 
     baseline_by: Literal["turn", "episode", "role"] = "role"
     dedupe_per_episode: bool = False
-    average_rows: bool = False
     invalid_penalty: float = Field(default=0.1, ge=0)
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dedupe_per_episode or self.average_rows:
+        if self.dedupe_per_episode:
             if self.baseline_by == "turn":
-                name = "dedupe_per_episode" if self.dedupe_per_episode else "average_rows"
                 raise ConfigError(
-                    f"{name} counts every episode once, and baseline_by='turn' compares turns; "
-                    "remove one of the two"
+                    "dedupe_per_episode counts every episode once, and baseline_by='turn' compares "
+                    "turns; remove one of the two"
                 )
             self.baseline_by = "episode"
 
     def credit_group(self, group: Group) -> None:
         for side_members in sides(members(group), self.key).values():
             rows = [self.turn_scores(*member) for member in side_members]
-            if self.average_rows:
-                rows = _averaged(side_members, rows)
             scaled = self.scale_rewards == "group"
             compare(side_members, rows, self.baseline_by, scaled=scaled, noted=False)
 
@@ -88,17 +80,6 @@ class DrMAS(GroupRelative, PolicyGradient):
             else score
             for turn in trained_turns(rollout)
         ]
-
-
-def _averaged(members: Sequence[Member], rows: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Every score replaced by the mean over the turns of its key in its episode."""
-    by_episode: dict[int, list[float]] = {}
-    for (episode, _), row in zip(members, rows, strict=True):
-        by_episode.setdefault(id(episode), []).extend(row)
-    means = {key: exact_mean(np.array(scores)) for key, scores in by_episode.items()}
-    return [
-        [means[id(episode)]] * len(row) for (episode, _), row in zip(members, rows, strict=True)
-    ]
 
 
 PLUGIN = DrMAS

@@ -136,10 +136,8 @@ class GroupRelative(Algorithm, GroupFilter):
         return replace(super().spec, sampling=sampling, leaves_out=masked)
 
     def keeps(self, group: Group) -> bool:
-        assert isinstance(self, PolicyGradient)
         clear([group])
-        with self.reshaped([group]):
-            self.credit_group(group)
+        self.credit_group(group)
         teaches = any(turn.advantages for episode in group for turn in episode.turns)
         clear([group])
         return teaches

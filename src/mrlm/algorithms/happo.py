@@ -61,15 +61,12 @@ class HAPPO(MAPPO, CarryOver):
     Args:
         factor: `geometric`, or `exact`: the product over all tokens.
         factor_range: bounds of the factor of each predecessor; `None` is off.
-        factor_scope: `updated`: all updated agents. `later_only`: of these, only turns that had not
-            ended when the agent was called, for less variance.
         on_shared: agents with one policy are updated together. `refuse` them, or update them as one
             (`simultaneous`) at that policy's position in the order.
     """
 
     factor: Literal["geometric", "exact"] = "geometric"
     factor_range: tuple[float, float] | None = (0.5, 2.0)
-    factor_scope: Literal["updated", "later_only"] = "updated"
     on_shared: Literal["refuse", "simultaneous"] = "refuse"
     update_epochs: int = Field(default=1, ge=1)
 
@@ -131,19 +128,15 @@ class HAPPO(MAPPO, CarryOver):
         for turn in step.trained:
             if turn.policy not in waiting or turn.advantages is None:
                 continue
-            weight = math.prod(self._factor(turns, turn) for turns in moved.values())
+            weight = math.prod(map(self._factor, moved.values()))
             turn.advantages = column(turn, "advantages") * weight
             because(turn, "* factor of earlier agents {} = {:+}", weight, turn.advantages)
             factors.append(weight)
         return factors
 
-    def _factor(self, turns: Sequence[Turn], turn: Turn) -> float:
-        """`pi_new / pi_old` of another agent's turns in the joint step of `turn`."""
-        later = self.factor_scope == "later_only"
-        others = [other for other in turns if not later or other.order >= turn.order]
-        if not others:
-            return 1.0
-        moves = [column(other, "new_logprobs") - column(other, "old_logprobs") for other in others]
+    def _factor(self, turns: Sequence[Turn]) -> float:
+        """`pi_new / pi_old` of an agent's turns in a joint step."""
+        moves = [column(turn, "new_logprobs") - column(turn, "old_logprobs") for turn in turns]
         together = np.concatenate(moves)
         move = float(together.mean() if self.factor == "geometric" else together.sum())
         factor = math.exp(min(max(move, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT))

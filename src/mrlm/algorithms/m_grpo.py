@@ -8,8 +8,8 @@
 - **Differs** from the authors' code: a call that counts n times is one sample with n times the
   advantage; the reward of a call is ours (there its format, the planner's reward and a judge's
   score); one process trains all agents, where each has its own cluster and queue.
-- **Knobs** plan: `chain(G)`, planner and sub-agents; credit: team and own; group: task, agent,
-  calls; baseline: mean / deviation.
+- **Knobs** plan: `chain(G)`, planner and sub-agents; credit: team and own (`planner_coef`);
+  group: task, agent, calls; baseline: mean / deviation.
 - **Use it** for a planner that calls sub-agents a varying number of times.
 """
 

@@ -5,7 +5,7 @@
 - **Formula** `A_t = G_t - mean over the siblings' turns t`, for each agent; in a tree `G = r +
   gamma mean(children)` and the mean over the answers to one state. With `joint_mode: cross` all `G
   ** N` combinations of N agents' answers are played (one joint step), and an answer returns the
-  mean (`cross_credit: sum`: the sum) of those that contain it.
+  mean (`cross_credit: sum`: the sum) of those that contain it, up to `max_joint_actions` of them.
 - **Differs** from the authors' code: advantages are not divided by their deviation (CoMLRL 1.4.3
   does so by default; `whiten_advantages`); one optimiser step per batch and
   not per two nodes of a tree; a `cross` answer returns a mean and not a sum; the last token of an

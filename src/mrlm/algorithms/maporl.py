@@ -14,18 +14,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode
-from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import settings
-from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import is_trained
 
 Scores = Sequence[Sequence[float]]
@@ -56,9 +53,6 @@ class MAPoRL(PPO):
         score_of: whose later scores count: the mean over `all`, or the agent's own.
         alpha: `(a0, a1, a2, a3)` of the bonus.
         parity: the bonus as the reference implementation has it.
-        value_simplification: the critic's input is the answer without the preceding context, so
-            that its cost does not grow with the rounds; needs `critic="separate"` and
-            `level="token"`.
     """
 
     influence_gamma: float = Field(default=0.3, ge=0, le=1)
@@ -66,7 +60,6 @@ class MAPoRL(PPO):
     score_of: Literal["all", "individual"] = "all"
     alpha: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     parity: bool = False
-    value_simplification: bool = False
     gamma: float = Field(default=0.0, ge=0, le=1)
     kl_coef: float = Field(default=0.002, ge=0)
     num_minibatches: int = Field(default=8, ge=1)
@@ -81,25 +74,6 @@ class MAPoRL(PPO):
             "alpha is 0, so there is no bonus; set alpha, or remove this",
         ),
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.value_simplification and self.critic != "separate":
-            raise ConfigError(
-                f"value_simplification needs a critic with a network of its own, and "
-                f"critic={self.critic!r} is a head on the policy; set critic to 'separate'"
-            )
-        if self.value_simplification and self.turn_values:
-            raise ConfigError(
-                "value_simplification restricts the critic to the tokens of an answer, and at "
-                "level 'turn' it reads none of them; set level to 'token'"
-            )
-
-    @property
-    def spec(self) -> Spec:
-        spec = super().spec
-        critic = replace(spec.critic, answers_alone=self.value_simplification)
-        return replace(spec, critic=critic)
 
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         everyone = list(episode.rollouts.values())

@@ -16,15 +16,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 from pydantic import Field
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import TrainingError
-from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import settings
@@ -34,6 +33,8 @@ from mrlm.learn.credit.running_stats import Window
 
 COST = "cost"
 """Reward component by which an environment reports the cost of queries."""
+LATEST = 1000
+"""Rollouts whose costs are kept."""
 
 
 @settings
@@ -45,14 +46,13 @@ class RouterR1(PPO):
 
     With `cost_coef` c above 0 a rollout with a positive reward R gets `(1 - c) R + c (1 - x)`,
     where x is the position of the square root of its cost between the 5th and the 95th percentile
-    of the latest ones (0.5 where these are equal): cheap answers get more, cheap failures do not.
+    of the latest 1000 (0.5 where these are equal): cheap answers get more, cheap failures do not.
     All rollouts of an iteration enter the percentiles before any is scored; these costs are part of
     a checkpoint.
 
     Args:
         cost_coef: weight of the cost, which environments report as the reward component `cost`
             (price times tokens); 0 as in the authors' script.
-        cost_window: number of rollouts whose costs are kept.
     """
 
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
@@ -63,15 +63,10 @@ class RouterR1(PPO):
     update_epochs: int = Field(default=1, ge=1)
     num_minibatches: int = Field(default=2, ge=1)
     cost_coef: float = Field(default=0.0, ge=0, le=1)
-    cost_window: int = Field(default=1000, ge=2)
-
-    matters: ClassVar[Mapping[str, Matters]] = {
-        "cost_window": Matters(lambda s, run: s.cost_coef, "cost_coef is 0; set it, or remove this")
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.costs: Window = Window(self.cost_window)
+        self.costs: Window = Window(LATEST)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.cost_coef:

@@ -35,6 +35,9 @@ from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import all_members, column, trained_turns
 from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
 
+ALPHA_LEARNING_RATE = 0.05
+"""Learning rate of the logarithm of `alpha`."""
+
 
 @settings
 class SAC(PPO):
@@ -58,7 +61,6 @@ class SAC(PPO):
     Args:
         alpha: initial weight of the entropy, in units of reward per nat.
         auto_alpha: adapt it to the target; otherwise it is constant.
-        alpha_learning_rate: learning rate of its logarithm.
         target_entropy: mean entropy of a token in nats; `None` is `target_entropy_ratio` times the
             entropy of the first iteration.
         target_entropy_ratio: see there.
@@ -66,7 +68,6 @@ class SAC(PPO):
 
     alpha: float = Field(default=0.01, gt=0)
     auto_alpha: bool = True
-    alpha_learning_rate: float = Field(default=0.05, gt=0)
     target_entropy: float | None = Field(default=None, ge=0)
     target_entropy_ratio: float = Field(default=0.5, ge=0)
     level: Level = "token"
@@ -76,9 +77,6 @@ class SAC(PPO):
     levels: ClassVar[tuple[Level, ...]] = ("token",)
 
     matters: ClassVar[Mapping[str, Matters]] = {
-        "alpha_learning_rate": Matters(
-            lambda s, run: s.auto_alpha, "auto_alpha is off, so alpha stays; remove it"
-        ),
         "target_entropy_ratio": Matters(
             lambda s, run: s.target_entropy is None, "target_entropy is set; keep one of them"
         ),
@@ -124,7 +122,7 @@ class SAC(PPO):
             if self.auto_alpha:
                 # the loss of this iteration keeps the alpha that its rewards were computed with
                 missing = self.targets[policy] - entropy
-                step = self.alpha_learning_rate * missing
+                step = ALPHA_LEARNING_RATE * missing
                 self.next_log_alphas[policy] = math.log(self.alpha_of(policy)) + step
 
     def _note(self, name: str, numbers: dict[str, float]) -> None:

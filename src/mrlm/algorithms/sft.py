@@ -8,7 +8,7 @@
   continues from its current weights instead of the base model; `preset: sft` is InstructGPT's
   supervised stage.
 - **Knobs** plan: rows, or collected episodes (of the policy, or of the environment's expert);
-  baseline none (A = 1); loss: no ratio, token mean.
+  every `collect_every` iterations; baseline none (A = 1); loss: no ratio, token mean.
 - **Use it** to train a format before rewards become informative, to clone good episodes
   (`filter_low_reward`), or to predict the environment's next observation (`mode: world_model`).
 """
@@ -53,7 +53,6 @@ class SFT(Algorithm):
         bc_weight, world_model_weight: weights of the two kinds in `combined`.
         filter_low_reward: keep only episodes whose reward is at least `min_reward_threshold`.
         min_reward_threshold: see there.
-        max_trajectories: keep at most so many episodes of a collection; `None` is all.
         collect_every: iterations between two collections; 0 collects once.
         teacher: who acts in the collected episodes: the `policy` itself, or the environment's
             `expert`.
@@ -65,7 +64,6 @@ class SFT(Algorithm):
     world_model_weight: float = Field(default=1.0, ge=0)
     filter_low_reward: bool = False
     min_reward_threshold: float = 0.0
-    max_trajectories: int | None = Field(default=None, ge=1)
     collect_every: int = Field(default=1, ge=0)
     teacher: Literal["policy", "expert"] = "policy"
     aggregation: ops.Aggregation = "token_mean"
@@ -80,9 +78,7 @@ class SFT(Algorithm):
                 "only mode=combined weighs its two kinds; remove it, or set that",
             ),
         ),
-        **dict.fromkeys(
-            ("filter_low_reward", "max_trajectories", "collect_every", "teacher"), PLAYED
-        ),
+        **dict.fromkeys(("filter_low_reward", "collect_every", "teacher"), PLAYED),
         "min_reward_threshold": Matters(
             lambda s, run: not run.rows and s.filter_low_reward,
             "it filters collected episodes, and filter_low_reward is off; set that, or remove this",
@@ -95,7 +91,6 @@ class SFT(Algorithm):
             demonstrate=self.teacher == "expert",
             every=self.collect_every,
             min_reward=self.min_reward_threshold if self.filter_low_reward else None,
-            most=self.max_trajectories,
         )
         agent_turns = self.mode != "world_model"
         return Spec(

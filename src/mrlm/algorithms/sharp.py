@@ -4,7 +4,7 @@
 - **Paper** arXiv 2602.08335.
 - **Formula** `A = (C - mean) / (std + 1e-6)` over siblings, for each agent, with `C = a R + b phi +
   c T`: `phi` is the agent's Shapley value from replays in which every set of agents is silent, or
-  its marginal gain; `T` is a named component of its rewards.
+  its marginal gain; `T` is a named component of its rewards (`tool`, `tool_coef`).
 - **Differs** from the paper, of which only the abstract and summaries were available: the weights
   are ours, no replay is left out to save cost, planner and workers are treated alike, and what
   counts as good use of tools is up to the environment. More than five agents get their marginal

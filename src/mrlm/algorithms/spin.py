@@ -9,7 +9,7 @@
   are dropped, and a round is one pass over the rows by default.
 - **Knobs** plan: rows, each answered once a round by the policies themselves; loss: preference
   (sigmoid, hinge); schedule: an outer loop, an epoch being a round; pairs: real against generated,
-  of this round and the one before (`use_previous`).
+  of this round and the one before (`use_previous`); `rows_per_round`.
 - **Use it** to improve further on the rows of supervised learning. `scripts/run_spin.sh` takes a
   file of questions and answers.
 """

@@ -72,7 +72,6 @@ class SPIRAL(PolicyGradient):
         self.averages: dict[str, tuple[float, int]] = {}
 
     def baseline(self, role: str) -> float:
-        """Current baseline of a role."""
         if role not in self.averages:
             return 0.0
         average, moves = self.averages[role]

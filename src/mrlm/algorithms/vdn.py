@@ -82,9 +82,6 @@ class VDN(ActorCritic, PolicyGradient, Refinement):
         improve: how `bon` improves a policy.
         whiten_by: divisor of `factored` advantages: the standard deviation over the `team`, or that
             of each `agent`.
-        preference_beta: strength of the regularisation towards the reference in `bon` with
-            `improve="dpo"`.
-        head_size: hidden units of the agents' value heads.
         target_rate: Polyak rate of the target network after each step (.01 is usual off-policy); 1:
             the network as it was before the iteration.
         critic_epochs: optimiser steps of critic and mixer in an iteration, each on all of it.
@@ -94,8 +91,6 @@ class VDN(ActorCritic, PolicyGradient, Refinement):
     mode: MixingMode = "factored"
     improve: Literal["sft", "dpo"] = "sft"
     whiten_by: Literal["team", "agent"] = "team"
-    preference_beta: float = Field(default=0.1, gt=0)
-    head_size: int = Field(default=64, ge=1)
     target_rate: float = Field(default=1.0, gt=0, le=1)
     critic_epochs: int | None = Field(default=32, ge=1)
 
@@ -106,10 +101,6 @@ class VDN(ActorCritic, PolicyGradient, Refinement):
         "improve": Matters(
             lambda s, run: s.mode == "bon",
             "only mode=bon improves a policy by its best answer; remove it, or set mode=bon",
-        ),
-        "preference_beta": Matters(
-            lambda s, run: s.mode == "bon" and s.improve == "dpo",
-            "only mode=bon with improve=dpo has preferences; remove it, or set these",
         ),
         **dict.fromkeys(
             ("clip_range", "clip_range_high"),
@@ -128,7 +119,7 @@ class VDN(ActorCritic, PolicyGradient, Refinement):
                 f"'factored', and mode is {self.mode!r}, whiten_advantages "
                 f"{self.whiten_advantages}; remove it"
             )
-        self.preference: DPO = DPO(beta=self.preference_beta)
+        self.preference: DPO = DPO()
 
     @property
     def mixing(self) -> Mixing:
@@ -136,7 +127,6 @@ class VDN(ActorCritic, PolicyGradient, Refinement):
         return Mixing(
             "vdn",
             self.mode,
-            head_size=self.head_size,
             target_rate=self.target_rate,
             epochs=self.critic_epochs or self.update_epochs,
         )

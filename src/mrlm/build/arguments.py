@@ -90,7 +90,6 @@ def with_paths(
     """Keywords of a trainer, with the paths of settings that were named by their last word.
 
     Args:
-        words: the keywords.
         arguments: the trainer's own arguments, which come first, as do the words of other
             libraries, the algorithm's settings and the names of sections.
         algorithm: name of its algorithm.

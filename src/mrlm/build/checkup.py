@@ -27,7 +27,6 @@ def check_config(config: ExperimentConfig, colour: bool = False) -> Iterator[Che
     """Checks of one stage, in order; the last ones play.
 
     Args:
-        config: the stage.
         colour: show the mask of prompts in colours of a terminal.
 
     Raises:

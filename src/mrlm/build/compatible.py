@@ -116,7 +116,6 @@ def evaluated(
     training.
 
     Args:
-        config: of the run.
         kind: the class of its settings.
         usual: config paths with that library's defaults.
         rows: number of evaluation rows; `None` without any.

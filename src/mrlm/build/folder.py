@@ -102,7 +102,6 @@ def prepare_folder(
     unless that run is resumed.
 
     Args:
-        config: the run's.
         resume: the run folder or checkpoint to continue from.
         record: run folder -> the config to write, where it has live objects too.
 

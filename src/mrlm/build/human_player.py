@@ -37,7 +37,6 @@ def open_table(
     """An experiment with a human player; models are loaded for the other agents only.
 
     Args:
-        config: the experiment.
         agent: the agent that the person replaces; the first one when `None`.
         ask: returns the person's message.
         on_step: called after every joint step.

@@ -21,25 +21,18 @@ TINY = 5_000_000
 
 
 class InProcess(Placement):
-    """A placement with everything in this process.
-
-    Args:
-        plan: of the run.
-    """
+    """A placement with everything in this process."""
 
     def __init__(self, plan: PlayPlan) -> None:
         self.plan: PlayPlan = plan
 
     def load_policies(self) -> dict[str, Any]:
-        """All policies that have weights."""
         return load_policies(self.plan)
 
     def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
-        """policy -> its engine."""
         return make_engines(self.plan, policies)
 
     def make_learners(self, job: LearningJob, policies: Mapping[str, Any]) -> list[Any]:
-        """One learner for each trained policy."""
         return make_learners(self.plan, policies, job)
 
     def frozen(self, policies: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
@@ -53,11 +46,9 @@ class InProcess(Placement):
     def make_critics(
         self, job: LearningJob, learners: Sequence[Any], policies: Mapping[str, Any]
     ) -> list[Any]:
-        """The critics beside the policies, or the one of the team."""
         return make_critics(self.plan, learners, policies, job)
 
     def environments(self, environments: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
-        """The environments of a run, ready to be played."""
         return list(environments)
 
     def ready(self, run: Run, checkpoint: Path | None) -> None:

@@ -22,7 +22,6 @@ def microbatch_tokens(
     sums have the same order; else what fits into half of the free memory.
 
     Args:
-        plan: of the run.
         policies: its policies, loaded; proxies of workers are not measured.
         state: content of the checkpoint.
     """

@@ -95,7 +95,6 @@ class PlayPlan:
     Args:
         config: one stage of an experiment.
         parts: live objects in place of sections of the config.
-        environments: the environments.
         assignment: the policy of every agent.
         peers: the processes that play and train together.
     """

@@ -19,7 +19,6 @@ def with_precision(
     records; other configs unchanged.
 
     Args:
-        config: one stage.
         models: live models by policy, whose device decides; by default `model.device`.
     """
     if config.training.precision != "auto":

@@ -58,7 +58,6 @@ def defaults_that_matter(plan: RunPlan, printed: set[str]) -> list[str]:
     """The defaults that have an effect on a run, as comments; those that are off are left out.
 
     Args:
-        plan: of the run.
         printed: those of earlier stages, which are not repeated; those of this one are added.
     """
     config, facts = plan.config, facts_of(plan)
@@ -146,7 +145,6 @@ def first_prompts(plan: RunPlan, colour: bool) -> list[str]:
     set its first row.
 
     Args:
-        plan: of the run.
         colour: write with colours of a terminal.
     """
     reason = _reason(plan)

@@ -174,7 +174,6 @@ class OnRay(InProcess):
     # -- the parts of the workers ------------------------------------------------------------------
 
     def load_policies(self) -> dict[str, Any]:
-        """Policies whose weights are in workers."""
         calls = [
             (base, member, member.send("begin", member in base.engines))
             for base in self.bases

@@ -47,13 +47,11 @@ class PolicyWorkerSpec:
         return loaded
 
     def engine(self, policies: dict[str, Policy]) -> Engine:
-        """The engine that samples from them."""
         return next(iter(make_engines(self.plan, policies).values()))
 
     def learners(
         self, policies: dict[str, Policy], job: LearningJob, peers: Peers
     ) -> list[Learner]:
-        """The learners of the trained ones."""
         return make_learners(replace(self.plan, peers=peers), policies, job)
 
 
@@ -87,7 +85,6 @@ class Base:
 
     @property
     def posts(self) -> list[WorkerSlot]:
-        """Its workers."""
         return list(dict.fromkeys([self.home, *self.engines]))
 
     def check_whole(self) -> None:

@@ -33,10 +33,6 @@ def recorded_config(plan: PlayPlan, folder: Path) -> ExperimentConfig:
     """The config with sections for the live objects of a run. Rows are written to files below
     `folder`.
 
-    Args:
-        plan: of the run.
-        folder: the run folder.
-
     Raises:
         OSError: the rows cannot be written.
     """
@@ -86,11 +82,7 @@ def _model(plan: PlayPlan, name: str) -> dict[str, Any]:
 
 
 class _Record:
-    """Describes objects of a program.
-
-    Args:
-        folder: the run folder.
-    """
+    """Describes objects of a program."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / ROWS
@@ -113,7 +105,6 @@ class _Record:
             return {"env_type": f"{PROGRAM}{type(env).__name__}", "name": name}
 
     def value(self, key: str, value: Any) -> Any:
-        """Plain data for an argument."""
         if isinstance(value, str | Path):
             return str(value)
         if key in DATA and value is not None:
@@ -210,7 +201,6 @@ def refuse_program(config: ExperimentConfig, parts: LiveObjects | None = None) -
     """Refuses a recorded config with live objects of a program that are not given again.
 
     Args:
-        config: the config.
         parts: live objects in place of sections of the config.
 
     Raises:

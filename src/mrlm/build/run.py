@@ -99,7 +99,6 @@ def run_of(plan: RunPlan, config: ExperimentConfig, resume: Path | None) -> Run:
     """Builds the run of a plan.
 
     Args:
-        plan: of the run.
         config: the config of which it was made.
         resume: a run folder or checkpoint to continue from.
     """
@@ -272,11 +271,6 @@ def rehearse(config: ExperimentConfig) -> tuple[Play, dict[str, Policy]]:
 # -- requirements ----------------------------------------------------------------------------------
 
 
-def _memory_of(config: ExperimentConfig) -> torch.device:
-    """The device whose memory the models of a config take: the host's, unless it is CUDA."""
-    return torch.device("cuda" if device_type(config) == "cuda" else "cpu")
-
-
 def arithmetic_of(
     plan: RunPlan,
     *,
@@ -287,11 +281,13 @@ def arithmetic_of(
     """The memory and time estimate of a run.
 
     Args:
-        plan: of the run.
         shape, parameters: of every policy's model, where it is not available.
         free: bytes of memory before the run; by default what is free here.
     """
     config, assignment = plan.config, plan.assignment
+    device = device_type(config)
+    if free is None:
+        free = free_memory(torch.device("cuda" if device == "cuda" else "cpu"))
     templates = [env.template for env in plan.trained_environments]
     alone = [env_template.max_turns for env_template in templates if len(env_template.agents) == 1]
     return arithmetic(
@@ -300,8 +296,8 @@ def arithmetic_of(
         trained_agents=len(assignment.trained),
         iterations=total_steps(config.training, plan.spec, plan.num_tasks),
         max_turns=max((turns for turns in alone if turns), default=None),
-        accelerated=device_type(config) != "cpu",
-        free=free_memory(_memory_of(config)) if free is None else free,
+        accelerated=device != "cpu",
+        free=free,
         parameters={} if parameters is None else dict.fromkeys(assignment.policies, parameters),
         shapes=None if shape is None else dict.fromkeys(assignment.policies, shape),
         policies=assignment.policies,

@@ -37,7 +37,6 @@ class RunPlan(PlayPlan):
 
     @cached_property
     def spec(self) -> Spec:
-        """Requirements of the algorithm."""
         return self.algorithm.spec
 
     @cached_property

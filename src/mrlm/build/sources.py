@@ -16,7 +16,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.progress import counted
 from mrlm.data.forms import training_row
 from mrlm.data.tasks import Reading
-from mrlm.learn.bases.spec import Collection, Spec
+from mrlm.learn.bases.spec import Spec
 from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import Engine
 from mrlm.play.sources.ahead import Ahead
@@ -99,7 +99,6 @@ def source_of(
     """The source of the loop's groups.
 
     Args:
-        plan: of the run.
         settings_of, engines: settings of every agent, and the engine of every policy.
         assign_opponents: chooses the agents of a training task, where these vary.
     """
@@ -122,11 +121,12 @@ def source_of(
     collecting = spec.sampling.collection
     if collecting is not None:
         batch_size = config.training.batch_size
-        boards = _most_boards(plan) if _in_order(collecting, batch_size) else None
+        in_order = collecting.every == 1 and collecting.min_reward is None
+        boards = _most_boards(plan) if in_order else None
         play = play_of(
             plan, settings_of, engines, demonstrate=collecting.demonstrate, most_boards=boards
         )
-        return Collected(play, batch_size, collecting.every, collecting.min_reward, collecting.most)
+        return Collected(play, batch_size, collecting.every, collecting.min_reward)
     replays = spec.sampling.replays
     play = play_of(
         plan,
@@ -144,12 +144,6 @@ def source_of(
         return play
     training = config.training
     return Ahead(play, training.max_lag, training.batch_size, config.asynchrony.partial)
-
-
-def _in_order(collection: Collection, batch_size: int) -> bool:
-    """Whether the episodes of a step are those of its collection, in order."""
-    whole = collection.most is None or collection.most >= batch_size
-    return whole and collection.every == 1 and collection.min_reward is None
 
 
 def _most_boards(plan: RunPlan) -> int | None:

@@ -50,7 +50,6 @@ class Stderr(logging.Handler):
     """Prints messages of the library, without decoration, to the current standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Prints one message."""
         prefix = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
         _say(prefix + record.getMessage())
 
@@ -61,7 +60,6 @@ class Commands(TyperGroup):
     exception is a bug and keeps its traceback (exit code 1)."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs a command."""
         from mrlm import distributed
         from mrlm.core.errors import MRLMError
         from mrlm.core.sync_async import as_failure

@@ -17,7 +17,6 @@ class Example(NamedTuple):
 
     Args:
         name: of the file; its class has the same name in camel case.
-        code: the file.
         config: YAML.
     """
 

@@ -82,7 +82,6 @@ def memory_of(stage: ExperimentConfig, device: str) -> str:
     """The memory that a stage needs on one device, as text.
 
     Args:
-        stage: its config.
         device: as in `--device`.
 
     Raises:

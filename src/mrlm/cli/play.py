@@ -81,7 +81,6 @@ class Terminal:
             import readline  # noqa: F401  (lines can be edited)
 
     def begin(self, title: str) -> None:
-        """Announces an episode."""
         self._known, self._board = [], ""
         self.say(f"\n=== {title} ===")
 

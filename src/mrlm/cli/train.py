@@ -158,8 +158,6 @@ def closing(config: ExperimentConfig, result: TrainResult, again: str) -> str:
     """The closing text: results, their location, and what to try next.
 
     Args:
-        config: the experiment.
-        result: of its run.
         again: the command that continues it.
     """
     from mrlm.tracking.curves import learning_curve

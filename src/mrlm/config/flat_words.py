@@ -253,7 +253,6 @@ def applies(word: Word, value: object, fields: Mapping[str, object], source: str
     """Whether the run has the setting of a word.
 
     Args:
-        word: the word.
         value: its converted value.
         fields: the settings of the run's algorithm.
         source: where the word was written.
@@ -282,7 +281,6 @@ def folded(
     """Words (place, name, value), with dependent ones combined into one.
 
     Args:
-        words: the words.
         problems: gets the problems of transformers' strategies, which are else raised.
 
     Raises:

@@ -39,7 +39,6 @@ def load_config(
     current folder.
 
     Args:
-        path: the file.
         overrides: `training.num_iterations=50`, `environments.0.difficulty_range=[1, 2]`,
             `num_generations=4`; values are YAML. Or a mapping of such keys to values.
         trust: accept a pulled file that names code, commands or addresses.

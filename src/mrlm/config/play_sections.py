@@ -383,5 +383,4 @@ class OpponentsConfig(Section):
 
     @property
     def on(self) -> bool:
-        """Whether opponents are configured."""
         return self.every is not None or bool(self.source)

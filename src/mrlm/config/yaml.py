@@ -130,11 +130,7 @@ def _fix(problem: str) -> str:
     return "; a bracket may be open in a line above" if "expected ',' or" in problem else ""
 
 
-def _named(dumper: _Dumper, value: StrEnum) -> yaml.Node:
-    return dumper.represent_str(str(value))
-
-
-_Dumper.add_multi_representer(StrEnum, _named)
+_Dumper.add_multi_representer(StrEnum, lambda dumper, value: dumper.represent_str(str(value)))
 
 
 def write(value: object) -> str:

@@ -18,7 +18,6 @@ class Episode:
 
     Args:
         id: unique within the run and sufficient to reproduce it.
-        task: its task.
         rollouts: agent -> its rollout.
         reward: the team's reward, the sum of `step_rewards`.
         step_rewards: team reward of each joint step; `Turn.step` indexes it.

@@ -95,7 +95,6 @@ def well_formed(text: str, where: str) -> str:
     takes.
 
     Args:
-        text: the text.
         where: its location, for the error.
 
     Raises:

@@ -19,7 +19,6 @@ class Face:
     """A public name derived from an algorithm's file.
 
     Args:
-        name: the public name.
         algorithm: the algorithm's name in the registry.
         kind: the algorithm's class itself, its config class or its trainer.
         config: name of the config class with its defaults.

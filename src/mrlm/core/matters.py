@@ -16,7 +16,6 @@ class RunFacts:
 
     Args:
         rows: the run trains on rows instead of sampled episodes.
-        agents: number of agents.
         turns: joint steps of an episode, if every episode has the same number; `None`: variable or
             unknown.
         lags: training data may be sampled by older weights.

@@ -17,8 +17,6 @@ def agent_label(agent: str, policy: str, agents: Mapping[str, set[str]]) -> str 
     policy is its own alone, since the policy's number is the agent's.
 
     Args:
-        agent: the agent.
-        policy: its policy.
         agents: policy -> its agents, for every policy.
     """
     if len(agents) < 2 or agent not in agents:

@@ -72,7 +72,6 @@ def shapley(agents: Sequence[str], worth: Callable[[frozenset[str]], float]) -> 
     them minus that with none.
 
     Args:
-        agents: the agents.
         worth: the outcome with a coalition as it played, and all others replaced.
     """
     count = len(agents)

@@ -203,11 +203,9 @@ class Background:
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed."""
         return self._loop.is_closed()
 
     def start(self, job: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine in the thread."""
         return asyncio.run_coroutine_threadsafe(job, self._loop)
 
     async def call(self, job: Coroutine[Any, Any, T]) -> T:

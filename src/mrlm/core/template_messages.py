@@ -51,8 +51,6 @@ def forms(messages: Messages, template: str, parts: bool) -> Iterator[Messages]:
     arguments as JSON text, or, for a template that knows no calls, in tags within the content.
 
     Args:
-        messages: the conversation.
-        template: the chat template.
         parts: whether it reads contents as lists of parts only.
     """
     if parts:

@@ -67,7 +67,6 @@ class ThoughtMarks:
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        template: its chat template.
     """
 
     def __init__(self, tokenizer: Any, template: str) -> None:
@@ -99,7 +98,6 @@ def without_thoughts(text: str, opened: bool = False) -> str:
     """The part of a completion that follows its thoughts; empty while a thought is open.
 
     Args:
-        text: the completion.
         opened: whether its prompt ends in a mark that opens a thought.
 
     Example:

@@ -45,7 +45,6 @@ class Message:
     """One message of a conversation.
 
     Args:
-        content: the text.
         role: its role; a string such as `"user"` is accepted.
         agent: the name of the agent that wrote it, if any.
         tool_calls: tool calls in the form of chat templates: `{"function": {"name": ...,
@@ -131,7 +130,6 @@ class Reward:
     """A reward of one agent for one joint step.
 
     Args:
-        value: the reward.
         components: its components by name, which are logged and not added again.
         info: data for logs.
         known: `False` is a missing reward, whatever its value: it is not trained on.
@@ -227,7 +225,6 @@ class Turn:
 
     Args:
         agent: the agent that acted.
-        policy: its policy.
         prompt_ids: input tokens of the policy.
         completion_ids: sampled tokens; these are trained on.
         logprobs: log-prob of each completion token under the sampling distribution; `None` for text

@@ -33,7 +33,6 @@ def prepare(
     """Write one file per split, and a description of the data set.
 
     Args:
-        preset: the data set.
         folder: existing target folder.
         source: a file, a folder, a snapshot or a hub id to read from; when `None`, the preset's own
             hub id.

@@ -24,7 +24,6 @@ class DatasetPreset:
     r"""A data set with a short name.
 
     Args:
-        name: its short name.
         hub: its id on the hub.
         about: a short description.
         columns: our name -> its name, of the columns that every row has.
@@ -106,16 +105,11 @@ def _first_program(value: str) -> str | None:
     return programs[0] if programs else None
 
 
-def _number(value: float) -> str:
-    """A number without `.0`, as an answer states it."""
-    return f"{value:.12g}"
-
-
 EXTRACTS: dict[str, Extract] = {
     "after_hashes": _found(after_hashes, "after '####'"),
     "boxed": _found(boxed, "in a \\boxed{}"),
     "answers": _answers,
-    "number": _number,
+    "number": "{:.12g}".format,
     "first_program": _first_program,
 }
 """The names of functions in the table."""

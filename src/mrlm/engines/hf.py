@@ -15,9 +15,8 @@ from torch import Tensor
 
 from mrlm.core.types import Completion, Message, Role, SamplingParams
 from mrlm.engines.shared.policies import PolicyEngine
-from mrlm.engines.shared.sampling import Columns, Draft
+from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
 from mrlm.engines.shared.transfer import Transfer
-from mrlm.engines.shared.uniforms import uniforms_of
 from mrlm.learn.fast.double import double, double_dtype
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from mrlm.learn.policy.policy import Policy
@@ -57,7 +56,6 @@ class HFEngine(PolicyEngine):
     def respond(
         self, messages: Sequence[Message], sampling: SamplingParams, seed: int = 0
     ) -> Message:
-        """The next message of one conversation."""
         name, policy = next(iter(self.policies.items()))
         request = Request(name, policy.chat.prompt(messages).ids, sampling, seed)
         return Message(self._generate([request])[0].text, Role.ASSISTANT)

@@ -103,7 +103,6 @@ class OpenAIEngine:
     def respond(
         self, messages: Sequence[Message], sampling: SamplingParams, seed: int = 0
     ) -> Message:
-        """The next message of one conversation."""
         request = Request(self.policy, [], sampling, seed, messages=messages)
         return Message(run_async(self.answer(request)).text, Role.ASSISTANT)
 
@@ -168,11 +167,9 @@ class OpenAIEngine:
         return new | {"cost": _cost(self.price, new), "cost_total": _cost(self.price, now)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The token usage so far."""
         return asdict(self.usage)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue counting from a saved state."""
         self.usage, self._told = TokenUsage(**state), TokenUsage(**state)
 
     # -- one call ----------------------------------------------------------------------------------

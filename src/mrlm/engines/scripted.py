@@ -17,7 +17,6 @@ class ScriptedEngine:
 
     Args:
         script: `script(request) -> str`, or texts that are returned in turn, in a cycle.
-        tokenizer: encodes the texts.
         max_context: context limit in tokens.
         logprob: log-prob reported for every token.
     """

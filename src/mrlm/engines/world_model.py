@@ -62,7 +62,6 @@ class WorldModel:
 
     @property
     def chat(self) -> Chat:
-        """Renders the conversations."""
         return self._policy.chat
 
     def talk(self, messages: Sequence[Message]) -> WorldModelDialogue:

@@ -41,7 +41,6 @@ def write_checkpoint(
     """Writes `folder/checkpoint-<step>` and removes the oldest beyond `keep` (at least two stay).
 
     Args:
-        folder: the run's folder.
         step: number of finished iterations.
         learners, critics: written as Hugging Face folders with their optimisers.
         parts: name -> JSON-able state of everything else.
@@ -162,7 +161,7 @@ def verify(folder: Path) -> str | None:
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        if _digest(path) != digest:
+        if file_digest(path) != digest:
             return f"{name} has changed"
     return None
 
@@ -175,7 +174,7 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     try:
         fill(temporary)
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
-        digests = {path.relative_to(temporary).as_posix(): _digest(path) for path in files}
+        digests = {path.relative_to(temporary).as_posix(): file_digest(path) for path in files}
         (temporary / MANIFEST).write_text(json.dumps(digests, indent=1), encoding="utf-8")
         for path in [*files, temporary / MANIFEST]:
             _flush(path)
@@ -248,7 +247,8 @@ def clear_temporaries(folder: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -22,11 +22,9 @@ class Frozen:
 
     @property
     def policy(self) -> str:
-        """Name of the policy."""
         return self.weights_of.name
 
     def weights(self) -> Policy:
-        """The weights for the engine."""
         return self.given or self.weights_of
 
     async def rescore(self, groups: Sequence[Group]) -> None:

@@ -18,7 +18,7 @@ from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.columns import annotate, rescore
 from mrlm.learn.credit.user_rollouts import Play, RolloutReader, TeamReward, as_planned
-from mrlm.learn.critics.critic import AnswerCritic, Critic
+from mrlm.learn.critics.critic import Critic
 from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, pack
 from mrlm.learn.data.data_parallel import micro_batches, nothing
 from mrlm.learn.data.first_pass import FirstPass
@@ -52,7 +52,6 @@ class Learner(Trainee):
 
     Args:
         model: a causal language model, a PEFT model (its active adapter is trained) or a `Policy`.
-        tokenizer: its tokenizer.
         algorithm: credit and loss.
         agents: names of the trained agents; all if `None`.
         reference: a frozen model for algorithms with a reference.
@@ -97,8 +96,7 @@ class Learner(Trainee):
         if spec.scalar_head or ("values" in spec.columns and spec.critic.topology == "shared"):
             policy.add_value_head()
         elif "values" in spec.columns and spec.critic.topology == "separate":
-            kind = AnswerCritic if spec.critic.answers_alone else Critic
-            self.critic = kind(self.policy, critic or beside(policy), self.settings)
+            self.critic = Critic(self.policy, critic or beside(policy), self.settings)
         if spec.endpoint is not None:
             policy.remote_teacher = RemoteTeacher(spec.endpoint, spec.top_k)
         if spec.has_reference:
@@ -109,7 +107,6 @@ class Learner(Trainee):
 
     @property
     def policy(self) -> str:
-        """Name of the trained policy."""
         return self.weights_of.name
 
     @property

@@ -191,7 +191,6 @@ class Stepper:
         return tensors, {"values": rest, "scaler": self.scaler.state_dict()}
 
     def load_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """Inverse of `state`."""
         state: dict[int, dict[str, Any]] = {}
         copies: dict[int, Tensor] = {}
         weights, storage = self.weights, self.policy.storage
@@ -328,7 +327,6 @@ class Trainee:
         return norm, finite
 
     def _dump(self, samples: Sequence[Sample], metrics: dict[str, float]) -> str:
-        """Saves a batch for debugging."""
         folder = self.settings.dump_folder
         if not samples or folder is None or not self.settings.peers.main:
             return ""
@@ -344,7 +342,6 @@ class Trainee:
         return tensors, rest | {"max_tokens": self.settings.max_tokens}
 
     def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """Inverse of `optimizer_state`."""
         self.stepper.load_state(tensors, rest)
         for name in self.counters:
             setattr(self, name, rest[name])

@@ -252,7 +252,6 @@ class TeamLearner:
     def _stage_steps(
         self, stage: Sequence[Learner], groups: Sequence[Group], rng: random.Random
     ) -> Iterator[LossTensor]:
-        """The steps of policies that update simultaneously."""
         algorithm, left = self.algorithm, list(stage)
         for _ in range(algorithm.update_epochs):
             parts = {

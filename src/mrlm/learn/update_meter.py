@@ -38,7 +38,6 @@ class Trace:
 
     @torch.no_grad()
     def add(self, batch: Batch, outputs: Outputs) -> None:
-        """Adds a batch."""
         traced = np.array([turn.trace is not None for turn in batch.turns])
         (indices,) = np.nonzero(traced[batch.host["turn"]])
         if len(indices):
@@ -69,7 +68,6 @@ class UpdateMeter:
         algorithm: credit and loss.
         settings: those of the learner.
         version: of the weights at the start.
-        step: the iteration.
     """
 
     def __init__(
@@ -133,7 +131,6 @@ class UpdateMeter:
         self.measured.agents |= gradient_numbers(parts)
 
     def add_step(self, metrics: dict[str, float]) -> None:
-        """Adds an optimiser step."""
         self.steps.append(metrics)
         self.look.done |= metrics is not SKIPPED
 

@@ -19,7 +19,6 @@ class Ring:
     Args:
         device: type of the devices.
         inside: devices of a node.
-        nodes: number of nodes.
     """
 
     device: Device

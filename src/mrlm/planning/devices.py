@@ -23,7 +23,6 @@ class Device:
     """A processor and its connections to others.
 
     Args:
-        name: its name.
         bf16, fp32: operations per second of dense matrix products in either precision.
         bandwidth: memory bandwidth in bytes per second.
         memory: bytes.

@@ -27,7 +27,6 @@ class Estimate:
     """The estimate of a step with one placement.
 
     Args:
-        place: the placement.
         memory: policy -> part -> bytes on the device that needs most.
         seconds: part of the step -> its duration.
         fits: whether memory suffices.

@@ -54,7 +54,6 @@ class Place:
         return self.devices // self.nodes
 
     def ring(self, device: Device) -> Ring:
-        """The collective of the training devices."""
         if self.engines == 0:
             return Ring(device, self.inside, self.nodes)
         inside = min(self.inside, self.learners)

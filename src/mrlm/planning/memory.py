@@ -76,7 +76,6 @@ class MemoryLoad:
         kept: bytes of the engine's prefix cache.
         most_keys: most bytes of keys and values of running rows; further rows wait.
         offloaded: whether the moments are in the host's memory.
-        agents: number of agents.
         accelerated: whether the device is not a CPU.
         quantization: how the linear maps of bases are kept, if quantised.
     """
@@ -105,7 +104,6 @@ def parts_of(
     """Bytes of one policy on one device, by part.
 
     Args:
-        weights: the policy.
         job: the inputs besides weights.
         shards: devices that share the trained weights and their states.
         reduces: whether whole gradients are reduced over devices, in buckets.

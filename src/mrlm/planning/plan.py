@@ -208,7 +208,6 @@ def arithmetic(
     """Count the work of one stage of an experiment.
 
     Args:
-        config: the stage.
         num_agents, trained_agents: number of agents, and of those whose policies are trained.
         iterations: iterations of the run, if the tasks have been counted.
         max_turns: most turns of an episode, if the environments declare it and the config does not.

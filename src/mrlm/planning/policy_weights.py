@@ -52,7 +52,6 @@ class WeightSizes:
 
     @property
     def trained(self) -> int:
-        """Trained weights."""
         if not self.trainable:
             return 0
         return self.count if self.lora is None else self.adapter

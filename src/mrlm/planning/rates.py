@@ -57,7 +57,6 @@ def reached(device: Device, computed: int, share: float, hidden: int = 0) -> flo
     products stay in float32, and take equally long for faster products of a shorter type.
 
     Args:
-        device: the device.
         computed: bytes of a value.
         share: share of the peak, in a type whose peak matches the speed of the rest.
         hidden: width of the model, if narrow ones reach less.

@@ -93,7 +93,6 @@ def record_size(
     `generation.max_prompt_tokens` limits them.
 
     Args:
-        config: the stage.
         columns: token columns that its algorithm computes.
         groups: groups of a training step.
         episodes: episodes of a group.

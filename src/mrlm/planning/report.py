@@ -86,7 +86,6 @@ def memory_text(plan: Plan, device: Device, chosen: Estimate) -> str:
 
     Args:
         plan: the counts of the run.
-        device: the device.
         chosen: the estimate on it.
     """
     lines = [*_weights_text(plan), f"on {device.name}, {_fit(device, chosen)}", *_memory(chosen)]

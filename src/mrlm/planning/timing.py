@@ -47,7 +47,6 @@ class Share:
     Args:
         device: its type.
         tasks: tasks of an iteration that it plays, or trains on.
-        plan: the whole plan.
         lengths: lengths of prompts and completions.
     """
 

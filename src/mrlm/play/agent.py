@@ -34,11 +34,9 @@ class AgentSettings:
     """The configuration of an agent, constant over episodes.
 
     Args:
-        name: the agent's name.
         policy: name of its policy.
         chat: renderer of its conversations, for its policy's tokenizer; `None` for a policy behind
             an API, which reads messages.
-        sampling: its sampling parameters.
         max_prompt_tokens: longest prompt.
         system_prompt: prepended to every conversation without a system message.
         trained: whether its turns are trained on.
@@ -200,7 +198,7 @@ class Agent:
         """Fill the completion of a turn; returns its text, and the metadata of the message."""
         if self.batcher is None:
             raise EpisodeError(f"agent {self.name!r} has no engine")
-        key = self._key(turn)
+        key = (*self.key, self.name, turn.index)
         policy = self.settings.sampler or turn.policy
         completion = await self.batcher.generate(
             Request(policy, turn.prompt_ids, turn.sampling, seed_of(key), key, seen)
@@ -217,10 +215,6 @@ class Agent:
         if self.settings.chat and (mark := self.settings.chat.thoughts.opened(turn.prompt_ids)):
             metadata[OPENED] = mark
         return completion.text, metadata
-
-    def _key(self, turn: Turn) -> Key:
-        """The source of randomness of a turn."""
-        return (*self.key, self.name, turn.index)
 
     def fork_key(self, depth: int, branch: int) -> Key:
         """The key of its copy in a branch."""
@@ -291,7 +285,6 @@ class Agents(dict[str, Agent]):
     `list(agents.values())`."""
 
     def fork(self, episode: Episode, branch: int) -> Agents:
-        """The agents of a forked episode."""
         return Agents({name: agent.fork(episode, branch) for name, agent in self.items()})
 
     def __getattr__(self, name: str) -> Agent:

@@ -26,7 +26,6 @@ class BoardRecorder:
         """Adds the current board of an episode, unless it is that of the step before.
 
         Args:
-            episode: the episode.
             board: what `Environment.render` returned.
             last: whether the episode is over.
 

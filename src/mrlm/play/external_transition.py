@@ -144,11 +144,9 @@ class Dialogue:
         self.answers: dict[str, list[str]] = {name: [] for name in agents}
 
     def show(self, agent: str, messages: Sequence[Message]) -> None:
-        """Record the prompt of an agent."""
         self.prompts[agent].append("\n".join(message.content for message in messages))
 
     def answer(self, agent: str, message: Message) -> None:
-        """Record an agent's answer."""
         self.answers[agent].append(message.content)
 
 

@@ -80,7 +80,6 @@ class Proof:
     """The result of playing the rows of a split with the expert.
 
     Args:
-        rows: number of rows.
         checked: number of rows that were played.
         silent: number of those for which there is no expert.
         problems: index of a row -> why it cannot be played, or the smaller return of its expert.
@@ -97,7 +96,6 @@ def proved(env: Environment, split: Split, most: int | None = SAMPLE) -> Proof:
     settings are cached in the user's cache folder.
 
     Args:
-        env: the environment.
         split: the split of its rows.
         most: play at most so many rows, spread evenly; all when `None`.
 

@@ -19,7 +19,6 @@ def book(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share:
     """Book the rewards of a joint step.
 
     Args:
-        episode: the episode.
         agents: the agents that play.
         rewards: agent -> its reward.
         share: as for `EpisodeRunner.finish`.

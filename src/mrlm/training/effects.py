@@ -79,7 +79,6 @@ def influences(
     """The influence of a message on the next turn of every other agent.
 
     Args:
-        episode: the episode.
         silent: its branch in which the message is empty.
         position: the turn of the message.
         past: the turns of the episode.
@@ -117,7 +116,6 @@ async def effect_metrics(run: Run, groups: Sequence[Group]) -> dict[str, float]:
     tasks, or those that cost little (`EvaluationConfig.replays`).
 
     Args:
-        run: the run.
         groups: of the evaluation, played with the current policies.
     """
     section = run.config.evaluation

@@ -11,9 +11,7 @@ from pathlib import Path
 from mrlm.config import ExperimentConfig
 from mrlm.config.paths import INPUTS, data_paths, known_paths, named_paths, written
 from mrlm.core.errors import ConfigError
-from mrlm.learn.checkpoint import write_json
-
-CHUNK = 1 << 20
+from mrlm.learn.checkpoint import file_digest, write_json
 
 
 def note_inputs(config: ExperimentConfig, folder: Path) -> None:
@@ -26,9 +24,6 @@ def note_inputs(config: ExperimentConfig, folder: Path) -> None:
 
 def check_inputs(folder: Path) -> None:
     """Checks that the data of a run is the same as when the run began.
-
-    Args:
-        folder: the run's folder.
 
     Raises:
         ConfigError: a file does not exist any more, or has changed.
@@ -57,16 +52,9 @@ def check_inputs(folder: Path) -> None:
 
 def digest(path: Path) -> str:
     """SHA-256 of a file, or of the names and contents of all files of a folder."""
+    if path.is_file():
+        return file_digest(path)
     total = hashlib.sha256()
-    files = (
-        [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.is_file())
-    )
-    for file in files:
-        file_hash = hashlib.sha256()
-        with file.open("rb") as opened:
-            while chunk := opened.read(CHUNK):
-                file_hash.update(chunk)
-        if file is path:
-            return file_hash.hexdigest()
-        total.update(f"{file.relative_to(path).as_posix()} {file_hash.hexdigest()}\n".encode())
+    for file in sorted(entry for entry in path.rglob("*") if entry.is_file()):
+        total.update(f"{file.relative_to(path).as_posix()} {file_digest(file)}\n".encode())
     return total.hexdigest()

@@ -119,7 +119,6 @@ def measure(
     """Metrics of credited groups before the update, and the mismatch of their columns.
 
     Args:
-        run: the run.
         groups: those that are trained on.
         everything: those that were played.
     """

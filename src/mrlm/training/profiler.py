@@ -50,7 +50,6 @@ class Profiler(Callback):
         self._open.callback(setattr, run, "callbacks", before)
 
     def on_step_begin(self, run: Run) -> None:
-        """Closes the step before."""
         self._cut()
         self._step, self._logged = run.step + 1, False
 

@@ -56,8 +56,6 @@ def count_at(folder: Path, step: int, recorded: int) -> int:
     """Number of rollbacks of a run that continues from one of its checkpoints.
 
     Args:
-        folder: of the run.
-        step: of the checkpoint.
         recorded: their number when the checkpoint was written; the run may have returned to this
             very one since.
     """
@@ -71,7 +69,6 @@ def go_back(folder: Path, step: int, done: int, allowed: int, error: NonFiniteEr
     run wrote after it.
 
     Args:
-        folder: of the run.
         step: iterations done.
         done: rollbacks so far.
         allowed: their maximal number.

@@ -117,7 +117,6 @@ class Run:
 
     Args:
         config: the stage of the experiment.
-        folder: the run folder.
         algorithm: credit and loss.
         spec: requirements of the algorithm.
         source: provides the groups.
@@ -203,7 +202,6 @@ class Run:
 
     @property
     def evaluates(self) -> bool:
-        """Whether there is anything to evaluate on."""
         return self.evaluator is not None and self.config.evaluation.episodes > 0
 
     @property
@@ -219,5 +217,4 @@ class Run:
         return self.config.training.rollback > 0 and any(owner.nonfinite for owner in stepped)
 
     def stop(self) -> None:
-        """Ends the run after the current step."""
         self.stopping = True

@@ -66,7 +66,6 @@ async def exchange(
     proof are loaded once more, in full.
 
     Args:
-        run: the run.
         learners: owners of the weights; frozen policies among them.
         groups: the latest training data: the proof uses its tokens, whose weights moved.
 

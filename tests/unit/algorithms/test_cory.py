@@ -124,8 +124,6 @@ def test_scores_are_scaled_and_centred_by_running_statistics() -> None:
     [
         ({"score_norm": False}, 0.8 / np.std([0.2, 0.8], ddof=1)),
         ({"score_scaling": False}, 0.8),
-        ({"score_clip": 0.5}, 0.5),
-        ({"score_scaling": False, "score_clip": 0.3}, 0.3),
     ],
 )
 def test_how_scores_are_scaled(fields: dict[str, Any], expected: float) -> None:

@@ -115,16 +115,6 @@ def test_stage_by_stage_the_factors_multiply() -> None:
     np.testing.assert_allclose(found, np.exp([0.0, 0.1, 0.3]))
 
 
-@pytest.mark.parametrize(("scope", "expected"), [("updated", 0.3), ("later_only", 0.2)])
-def test_scope(scope: Any, expected: float) -> None:
-    """One predecessor spoke before the agent was asked, the other at the same time."""
-    step = JointStep(
-        [long_turn("a", [0.1], order=0), long_turn("b", [0.2], order=1), long_turn("c", [0], 1)]
-    )
-    found = HAPPO(factor_scope=scope).weigh(step, frozenset("ab"), frozenset("c"))
-    np.testing.assert_allclose(found, [np.exp(expected)])
-
-
 def test_what_others_did_in_other_rounds_does_not_count() -> None:
     turns = {
         name: [long_turn(name, [0.1 * (i + 1)], step=i) for i in range(2)] for name in ("a", "b")

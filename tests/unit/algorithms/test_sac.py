@@ -97,8 +97,8 @@ def test_its_gradient_is_that_of_the_exact_expectation_over_the_vocabulary() -> 
 
 
 def test_entropy_costs_more_while_there_is_too_little_of_it() -> None:
-    algorithm = SAC(alpha=ALPHA, target_entropy=TARGET, alpha_learning_rate=0.2)
-    for entropy, expected in ((1.0, math.log(ALPHA) + 0.1), (2.0, math.log(ALPHA))):
+    algorithm = SAC(alpha=ALPHA, target_entropy=TARGET)
+    for entropy, expected in ((1.0, math.log(ALPHA) + 0.025), (2.0, math.log(ALPHA))):
         algorithm.credit([group([[entropy] * 2, [entropy]], [[0.0] * 2, [0.0]], 1.0)])
         assert algorithm.next_log_alphas["p"] == pytest.approx(expected)
     fixed = SAC(alpha=ALPHA, target_entropy=TARGET, auto_alpha=False)
@@ -107,8 +107,8 @@ def test_entropy_costs_more_while_there_is_too_little_of_it() -> None:
 
 
 def test_rewards_and_loss_of_an_iteration_have_one_alpha() -> None:
-    algorithm = SAC(alpha=ALPHA, target_entropy=TARGET, alpha_learning_rate=1.0)
-    for alpha in (ALPHA, ALPHA * math.exp(TARGET - 1.0)):
+    algorithm = SAC(alpha=ALPHA, target_entropy=TARGET)
+    for alpha in (ALPHA, ALPHA * math.exp(0.05 * (TARGET - 1.0))):
         found = group([[1.0], [1.0]], [[0.0], [0.0]], 0.0)
         algorithm.credit([found])
         assert written(found, "returns")[-1] == pytest.approx(alpha * (1.0 - TARGET))

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from mrlm.core.types import SamplingParams
-from mrlm.engines.shared.uniforms import FEWEST, LONGEST, uniforms_of
+from mrlm.engines.shared.sampling import uniforms_of
 from mrlm.play.engine import Request
 
 AWKWARD = [0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1]
 
 
-@pytest.mark.parametrize("width", [1, 3, 4, 5, LONGEST, LONGEST + 1])
-@pytest.mark.parametrize("count", [1, FEWEST - 1, FEWEST, 3 * FEWEST])
+@pytest.mark.parametrize("width", [1, 3, 4, 5, 129])
+@pytest.mark.parametrize("count", [1, 32, 96])
 def test_every_request_has_the_numbers_of_its_own_generator(count: int, width: int) -> None:
     rng = np.random.default_rng(count * 1000 + width)
     drawn = rng.integers(0, 2**64, max(0, count - len(AWKWARD)), dtype=np.uint64).tolist()

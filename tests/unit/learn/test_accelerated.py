@@ -284,8 +284,8 @@ def test_an_example_tells_a_wrong_kernel(window: int | None) -> None:
     class First(AttentionKernel):
         """Sees one key too many."""
 
-        def forward(self, q: Any, k: Any, v: Any, paths: Any, scale: float, window: Any) -> Any:
-            return super().forward(q, k, v, paths, scale, 2)
+        def forward(self, q: Any, k: Any, v: Any, how: Any) -> Any:
+            return super().forward(q, k, v, how._replace(window=2))
 
     class Deaf(AttentionKernel):
         def backward(self, *inputs: Any) -> Any:

@@ -17,7 +17,6 @@ import torch
 from critics import columns, episode, policies, spoken, valued
 from mrlm import Learner, MAPPOTrainer, Message
 from mrlm.algorithms.ippo import IPPO
-from mrlm.algorithms.maporl import MAPoRL
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.chat import Chat
@@ -745,41 +744,6 @@ def test_a_learner_trains_a_separate_critic_in_a_loop_of_ones_own(
     head = learner.critic.body.value_head
     assert head is not None and head.linear.weight.grad is not None
     assert any(weight.grad is not None for weight in model.parameters())
-
-
-def test_a_simple_critic_reads_answers_without_what_came_before_them(
-    model: Any, tokenizer: Any
-) -> None:
-    """MAPoRL's `value_simplification`: the same answer to another question has the same values, and
-    what it learns from are the turns' own returns."""
-
-    def played(question: str) -> Group:
-        made = episode({"a": tokenizer})
-        for turn in made.rollouts["a"].turns:
-            turn.prompt_ids = tokenizer(question)["input_ids"] + [7]
-        return Group([made])
-
-    settings: Any = {"level": "token", "critic": "separate"}
-    simple = Learner(model, tokenizer, MAPoRL(**settings, value_simplification=True))
-    whole = Learner(model, tokenizer, MAPoRL(**settings))
-    found: dict[Learner, list[Any]] = {}
-    for learner in (simple, whole):
-        critic = learner.critic
-        assert critic is not None and critic.body.value_head is not None
-        critic.name = "a"
-        torch.nn.init.normal_(critic.body.value_head.linear.weight)
-        for question in ("What is 2 + 3?", "Who was first in the long race of the year?"):
-            group = played(question)
-            critic.annotate([group])
-            found.setdefault(learner, []).append(group.episodes[0].rollouts["a"].turns[0].values)
-        critic.name = learner.policy
-    np.testing.assert_allclose(*found[simple], atol=1e-5)
-    assert np.abs(found[whole][0] - found[whole][1]).max() > 1e-3
-    loss = simple.calculate_loss([spoken("5"), spoken("6")], [1.0, 0.0])
-    loss.backward()
-    assert float(loss.metrics["value_loss"]) > 0
-    with pytest.raises(ConfigError, match="set critic to 'separate'"):
-        MAPoRL(value_simplification=True)
 
 
 def test_a_learner_of_one_policy_refuses_a_critic_of_the_team(model: Any, tokenizer: Any) -> None:

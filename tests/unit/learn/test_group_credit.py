@@ -56,13 +56,6 @@ def test_dr_mas_counts_a_long_episode_once_where_asked() -> None:
     close(play(dedupe_per_episode=True), [0.5, 0.5, 0.5, -0.5])
 
 
-def test_dr_mas_averages_an_episode_where_asked() -> None:
-    """Pooled, the two episodes earn 0.6 and 0 on average; each turn gets its episode's mean."""
-    siblings = group({"a": [1.0], "b": [0.2]}, {"a": [0.0], "b": [0.0]})
-    DrMAS(group_size=2, key="task", average_rows=True, scale_rewards="none").credit([siblings])
-    close(found(siblings, "a") + found(siblings, "b"), [[0.3], [-0.3], [0.3], [-0.3]])
-
-
 @pytest.mark.parametrize("settings", [{}, {"key": "task"}, {"dedupe_per_episode": True}])
 def test_dr_mas_leaves_equal_and_lonely_groups_at_zero(settings: dict[str, Any]) -> None:
     for siblings in (group({"a": [0.7, 0.0]}, {"a": [0.7]}), group({"a": [0.7, 0.1]})):
@@ -73,7 +66,7 @@ def test_dr_mas_leaves_equal_and_lonely_groups_at_zero(settings: dict[str, Any])
 def test_dr_mas_means_of_equal_scores_are_equal() -> None:
     """0.1 three times over has the mean 0.1, not a little more."""
     siblings = group({"a": [0.1, 0.0, 0.0]}, {"a": [0.1]})
-    DrMAS(group_size=2, average_rows=True).credit([siblings])
+    DrMAS(group_size=2, dedupe_per_episode=True).credit([siblings])
     assert {x for row in found(siblings, "a") for x in row} == {0.0}
 
 

@@ -267,8 +267,8 @@ def test_the_reward_of_a_round_is_discounted_inside_it() -> None:
 
 
 def test_settings_reach_the_network_that_mixes() -> None:
-    own: dict[str, Any] = {"mode": "vdac", "head_size": 9, "target_rate": 0.5, "critic_epochs": 4}
-    shared: dict[str, Any] = {"head_size": 9, "target_rate": 0.5, "epochs": 4}
+    own: dict[str, Any] = {"mode": "vdac", "target_rate": 0.5, "critic_epochs": 4}
+    shared: dict[str, Any] = {"target_rate": 0.5, "epochs": 4}
     assert VDN(**own).mixing == Mixing("vdn", "vdac", **shared)
     sizes = {"mixing_size": 3, "hypernet_layers": 1, "hypernet_size": 5, "state_size": 7}
     found = QMIX(**own, **sizes)

@@ -45,7 +45,6 @@ class WorkerSlot:
         return [self]
 
     def start(self) -> None:
-        """Start a worker without waiting for it."""
         ray = import_ray()
         options = self.pool.options() | {"max_restarts": 0}
         self.handle = ray.remote(self.kind).options(**options).remote(*self.arguments)

@@ -18,8 +18,7 @@ from mrlm.engines.lean.kv_blocks import Blocks
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.places import Places, key_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
-from mrlm.engines.shared.sampling import Columns, Draft
-from mrlm.engines.shared.uniforms import uniforms_of
+from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
 from mrlm.learn.fast.double import double_dtype
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request

@@ -51,7 +51,6 @@ def multiplier(unit_offset: bool, scaled: bool, module: nn.Module | None) -> Ten
             weights.
         scaled: by the root of the width, for a vector that is divided by its length instead of its
             root mean square.
-        module: the norm.
     """
     if module is None:
         return None

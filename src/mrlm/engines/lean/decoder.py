@@ -33,7 +33,6 @@ class Decoder:
     """A supported model with fused weights.
 
     Args:
-        anatomy: its modules.
         dtype: type of the products; the residual stream has the type of the weights.
         compared: weights may change without a call of `mark`, so all of them are compared with the
             copies before every use.

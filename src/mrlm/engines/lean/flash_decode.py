@@ -51,7 +51,6 @@ def serves(device: torch.device, dtype: torch.dtype, group: int, head_dim: int) 
     """Whether a device has the kernel and computes a small example right with it.
 
     Args:
-        device: of the model.
         dtype: of keys and values.
         group: queries of a head of keys, G.
         head_dim: D.

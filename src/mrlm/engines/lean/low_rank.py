@@ -31,7 +31,6 @@ class RowGrid:
     """Rows as the cells of a grid (adapters, rows), each adapter's in its own line.
 
     Args:
-        shape: of the grid.
         place: the row of each cell, any one where an adapter has fewer; `None` if the rows are the
             cells, in order.
         kept: (N,) the cell of each row.

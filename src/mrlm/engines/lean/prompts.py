@@ -11,7 +11,7 @@ from torch import Tensor
 from mrlm.engines.lean.decoder import Attend, Decoder
 from mrlm.engines.lean.memory import Fresh
 from mrlm.engines.lean.prefill import Prefill, Queries
-from mrlm.learn.fast.varlen_attention import Shape, effective, kernel_for
+from mrlm.learn.fast.varlen_attention import Shape, Sight, effective, kernel_for
 
 PIECE = 8192
 """Tokens of one prompt that are prefilled at once on an accelerator."""
@@ -161,8 +161,8 @@ class Prompts:
                 last = at == len(self.blocks) - 1
                 asking = (queries[prefill.last] if last else queries).contiguous()
                 k, v = block[:, key_row, :, key_column].unbind(1)
-                mixed = kernel.forward(asking, k, v, paths[last], decoder.attention.scale, window)
-                return mixed[0].reshape(len(asking), -1)
+                how = Sight(paths[last], decoder.attention.scale, window)
+                return kernel.forward(asking, k, v, how)[0].reshape(len(asking), -1)
 
             def look(group: Queries, asking: Tensor) -> Tensor:
                 chosen = block_rows if group.prompts is None else block_rows[group.prompts]

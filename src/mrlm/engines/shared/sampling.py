@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -65,6 +66,15 @@ class Draft:
             return False
         self.text = cut(decode(self.token_ids), stop)
         return True
+
+
+def uniforms_of(requests: Sequence[Request], width: int) -> np.ndarray:
+    """The first `width` of each request's own random numbers in [0, 1), (N, width): those of
+    `numpy.random.Philox` with its seed."""
+    uniforms = np.empty((len(requests), width))
+    for row, request in zip(uniforms, requests, strict=True):
+        np.random.Generator(np.random.Philox(request.seed)).random(out=row)
+    return uniforms
 
 
 class Columns:

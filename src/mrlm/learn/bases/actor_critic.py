@@ -237,7 +237,6 @@ def credit_joint_steps(
 
     Args:
         algorithm: the actor-critic, whose critic values the whole team.
-        groups: the groups.
         steps_of: the joint steps of an episode; empty if it cannot be trained on.
     """
     played = [(episode, steps_of(episode)) for group in groups for episode in group.valid]

@@ -190,7 +190,6 @@ def check_agent(key: str, agent: str | None, policy_of: Mapping[str, str]) -> No
     """Refuses a setting that names an agent which is not trained.
 
     Args:
-        key: the setting.
         agent: its value; `None` names none.
         policy_of: agent -> policy, for agents with trained policies.
 

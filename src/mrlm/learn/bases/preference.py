@@ -55,7 +55,6 @@ def credit_pairs(
     """Marks the preference pairs of groups; returns them, and the share of dropped ones as metrics.
 
     Args:
-        groups: the groups.
         pairs_of: the number of possible pairs of a group, and its usable pairs.
     """
     clear(groups)

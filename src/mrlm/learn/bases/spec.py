@@ -37,13 +37,11 @@ class Collection:
         demonstrate: the environments' experts act instead of the policies.
         every: iterations between two collections.
         min_reward: minimum reward of an episode to keep; `None` keeps all.
-        most: maximum number of episodes to keep; `None` is all.
     """
 
     demonstrate: bool = False
     every: int = 1
     min_reward: float | None = None
-    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +90,12 @@ class CriticPlan:
     Args:
         topology: the estimator.
         per_turn: a turn has a single value, that of its prompt: its completion need not be read.
-        answers_alone: the critic of a policy reads completions without their context.
         passes: epochs of a critic with its own network; `None`: those of the policy.
         mixing: settings of a `mixed` critic.
     """
 
     topology: Topology = "shared"
     per_turn: bool = False
-    answers_alone: bool = False
     passes: int | None = None
     mixing: Mixing = field(default_factory=Mixing)
 

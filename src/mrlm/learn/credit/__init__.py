@@ -1,1 +1,1 @@
-"""Credit assignment: returns, baselines, shaping."""
+"""Credit assignment: returns, baselines."""

@@ -36,7 +36,6 @@ def because(turn: Turn, clause: str, *numbers: Any) -> None:
     """Adds a clause to the explanation of a turn's advantage, if the turn is traced.
 
     Args:
-        turn: the turn.
         clause: text with a field for each number, `{}` or `{:+}`.
         numbers: numbers, words, or columns, of which the mean is shown.
     """
@@ -53,9 +52,7 @@ def against(
 
     Args:
         turns: the turns that get it.
-        score: their score.
         scores: the compared scores (n,).
-        advantage: the result.
         what: name of the compared scores.
     """
     for turn in turns:

@@ -122,7 +122,6 @@ class _Story:
         return f"{turn.agent} reads: {self.decode(turn, fresh)}\n"
 
     def say(self, turn: Turn) -> str:
-        """The text of the turn's completion."""
         self.known[turn.agent] = [*turn.prompt_ids, *turn.completion_ids]
         if not turn.completion_ids:  # API model without ids
             return f"{turn.agent} says: {turn.message.content if turn.message else ''}\n"

@@ -51,7 +51,6 @@ def turn_returns(
     """`sum_{k >= t} gamma^(k - t) R_k` over joint steps, for each of some turns of a rollout.
 
     Args:
-        episode: the episode.
         rollout: an agent's part of it.
         turns: some of its turns.
         gamma: discount from one joint step to the next.

@@ -49,7 +49,6 @@ class Window:
     """Sliding window over the latest numbers.
 
     Args:
-        size: of the window.
         numbers: oldest first.
 
     Examples:

@@ -57,7 +57,6 @@ class Critic(Trainee):
         self.body.add_value_head()
 
     def modules(self) -> list[nn.Module]:
-        """All modules with weights."""
         return self.body.modules()
 
     def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
@@ -170,7 +169,6 @@ class Critic(Trainee):
         return loss
 
     def save(self, folder: Path) -> None:
-        """Writes the trained weights."""
         self.body.save(folder)
 
     def load(self, folder: Path) -> None:
@@ -180,34 +178,10 @@ class Critic(Trainee):
 
 @dataclass(slots=True)
 class CriticTurn(Turn):
-    """Input of a critic in place of other turns (`taken`): a completion after the last token of
-    its prompt only, or a joint state (the prompt is its text, the completion an end mark)."""
+    """A joint state as the input of a critic, in place of its turns (`taken`): the prompt is its
+    text, the completion an end mark."""
 
     taken: list[Turn] = field(default_factory=list)
-
-
-class AnswerCritic(Critic):
-    """The critic of one policy that reads completions after the last token of the prompt only."""
-
-    def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
-        answers: list[Sample] = []
-        for turn in (turn for sample in super().samples(groups, credited) for turn in sample.turns):
-            alone = CriticTurn(
-                turn.agent,
-                turn.policy,
-                turn.prompt_ids[-1:],
-                turn.completion_ids,
-                values=turn.values,
-                returns=turn.returns,
-                advantages=turn.advantages,
-                taken=[turn],
-            )
-            answers += merge([alone], unit=len(answers), rollout=len(answers))
-        return answers
-
-    def record(self, turn: Turn) -> None:
-        assert isinstance(turn, CriticTurn)
-        turn.taken[0].values = turn.values
 
 
 class CentralCritic(Critic):
@@ -248,7 +222,7 @@ class CentralCritic(Critic):
         limit = self.body.max_context - 1
         ids: list[int] = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         joint_states: list[CriticTurn] = []
-        for step, text in joint_texts(episode, self._text_of):
+        for step, text in joint_texts(episode, lambda t, ids: self.chats[t.policy].decode(ids)):
             ids = [*ids, *chat.encode_text(text)]
             if len(ids) > limit and not self._cut:
                 self._cut = True
@@ -262,6 +236,3 @@ class CentralCritic(Critic):
             joint_states.append(state)
             ids = [*ids, mark]
         return joint_states
-
-    def _text_of(self, turn: Turn, ids: Sequence[int]) -> str:
-        return self.chats[turn.policy].decode(ids)

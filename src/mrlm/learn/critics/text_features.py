@@ -56,7 +56,6 @@ class FeatureRows:
     decision: Tensor
 
     def where(self, mask: Sequence[bool]) -> FeatureRows:
-        """The rows selected by a mask."""
         at = torch.tensor(mask, device=self.chosen.device)
         tensors = (self.chosen, self.expected, self.state, self.active, self.decision)
         steps, slots = list(compress(self.steps, mask)), list(compress(self.slots, mask))

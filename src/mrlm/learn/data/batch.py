@@ -49,7 +49,6 @@ class Batch:
     samples as a `grid` or as a `tree`; each is built on first use.
 
     Args:
-        samples: the training sequences.
         pad_id: token id that pads the grid.
         sequence, turn, rollout, unit, agent: (N,) index of the sample, turn, rollout, unit and
             agent of a token; sequences and turns count from 0 within this micro-batch, rollouts and
@@ -229,11 +228,9 @@ class Loss:
     tokens: dict[str, Tensor] = field(default_factory=dict)
 
     def backward(self) -> None:
-        """Backpropagates the loss."""
         self.total.backward()
 
     def item(self) -> float:
-        """The loss as a number."""
         return float(self.total.detach())
 
 

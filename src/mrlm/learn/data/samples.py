@@ -168,7 +168,6 @@ class _Load:
         return self.tokens if self.packed else self.rows * self.longest
 
     def add(self, unit: Sequence[Sample]) -> None:
-        """Adds a unit."""
         if self.packed:
             self.tokens += new_tokens(unit, self.last)
             self.last = unit[-1].ids

@@ -69,7 +69,6 @@ def updates(
     """The additions of adapters to the outputs of linear maps that read x (N, in).
 
     Args:
-        x: the input.
         map_loras: for each map, the update of each adapter of `owned`.
         owned: the adapter of each token.
         direct: backward adds to `grad` of the weights itself.

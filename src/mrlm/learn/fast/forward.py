@@ -34,7 +34,15 @@ from mrlm.learn.fast.piece_attention import (
 )
 from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
 from mrlm.learn.fast.row_blocks import linears_in_blocks, padded
-from mrlm.learn.fast.varlen_attention import Kernel, KeyPaths, Shape, attend, effective, kernel_for
+from mrlm.learn.fast.varlen_attention import (
+    Kernel,
+    KeyPaths,
+    Shape,
+    Sight,
+    attend,
+    effective,
+    kernel_for,
+)
 
 Rotary = Mapping[str, tuple[Tensor, Tensor]]
 
@@ -243,8 +251,8 @@ class LeanForward:
         queries, keys = turned.split([heads, kv_heads], 1)  # pyright: ignore
         if shared.paths is not None:
             values = values.unflatten(1, (kv_heads, -1))
-            how = shared.paths, shared.kernels[layer.window], self.anatomy.scale, layer.window
-            return attend(queries, keys, values, *how).flatten(1)
+            how = Sight(shared.paths, self.anatomy.scale, layer.window)
+            return attend(queries, keys, values, shared.kernels[layer.window], how).flatten(1)
         return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
 
     def _between(self, parts: Sequence[Tensor], layer: Layer, shared: _Pass) -> Tensor:

@@ -117,7 +117,6 @@ class Layer:
     """One block. Its modules are looked up on access, so that adapters added later are seen.
 
     Args:
-        block: the module.
         window: number of keys that a query sees, its own included; `None` for all.
         rope: name of its rotary table.
 
@@ -178,7 +177,6 @@ class Anatomy:
 
     Args:
         model: the causal language model without its PEFT wrapper.
-        layers: its blocks.
         heads, kv_heads, head_dim, hidden: sizes.
         eps: of every norm.
         unit_offset: norms multiply by `1 + weight` (Gemma) rather than by `weight`.

@@ -135,7 +135,6 @@ class TokenChunk:
     """Distributions of M tokens; holds their logits while it lives.
 
     Args:
-        head: the head.
         hidden: (M, H).
         tokens, temperature: (M,) sampled token ids, and divisors of the logits (`None` for 1).
 

@@ -43,7 +43,6 @@ class HeadRows:
 
     @classmethod
     def of(cls, piece: PrefixPiece, heads: int, kv_heads: int) -> HeadRows:
-        """The rows of a piece."""
         batch, asking, key_count = piece.shape
         query_index = np.arange(batch * asking) if piece.inside is None else piece.inside.numpy()
         chunk, position = np.divmod(query_index, asking)

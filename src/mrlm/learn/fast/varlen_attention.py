@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -54,26 +54,25 @@ class KeyPaths:
         return gradient.view(like.shape)
 
 
+class Sight(NamedTuple):
+    """Which keys queries see: each those of its path, the last `window` at most, with scores times
+    `scale`."""
+
+    paths: KeyPaths
+    scale: float
+    window: int | None
+
+
 class Kernel(Protocol):
     """Causal attention of sequences of several lengths, of which the last query sees all keys."""
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, paths: KeyPaths, scale: float, window: int | None
-    ) -> tuple[Tensor, ...]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, how: Sight) -> tuple[Tensor, ...]:
         """Outputs (P, heads, head_dim) of queries of that shape over gathered keys and values (M,
-        kv_heads, head_dim), and what backward needs; each query sees at most `window` keys."""
+        kv_heads, head_dim), and what backward needs."""
         ...
 
     def backward(
-        self,
-        grad: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        outputs: Sequence[Tensor],
-        paths: KeyPaths,
-        scale: float,
-        window: int | None,
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, outputs: Sequence[Tensor], how: Sight
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients by `q`, `k` and `v`; `outputs` is what `forward` returned."""
         ...
@@ -82,9 +81,8 @@ class Kernel(Protocol):
 class FlashKernel:
     """Flash attention (arXiv 2307.08691), in 16-bit types."""
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, paths: KeyPaths, scale: float, window: int | None
-    ) -> tuple[Tensor, ...]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, how: Sight) -> tuple[Tensor, ...]:
+        paths, scale, window = how
         left, causal = (-1, True) if window is None else (window - 1, False)
         out, total, seed, unused, _ = torch.ops.aten._flash_attention_forward(
             q, k, v, paths.ends_q, paths.ends_k, *paths.longest, 0.0, causal, False,
@@ -93,16 +91,9 @@ class FlashKernel:
         return out, total, seed, unused
 
     def backward(
-        self,
-        grad: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        outputs: Sequence[Tensor],
-        paths: KeyPaths,
-        scale: float,
-        window: int | None,
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, outputs: Sequence[Tensor], how: Sight
     ) -> tuple[Tensor, Tensor, Tensor]:
+        paths, scale, window = how
         left, causal = (-1, True) if window is None else (window - 1, False)
         out, total, seed, unused = outputs
         return torch.ops.aten._flash_attention_backward(
@@ -116,9 +107,8 @@ class EfficientKernel:
     for the queries that share them. No window hides a key: with one, torch's kernel is wrong where
     a path is longer than its chunk."""
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, paths: KeyPaths, scale: float, window: int | None
-    ) -> tuple[Tensor, ...]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, how: Sight) -> tuple[Tensor, ...]:
+        paths, scale, _ = how
         k, v = self._repeated(k, q), self._repeated(v, q)
         out, total, seed, offset, _, _ = torch.ops.aten._efficient_attention_forward(
             q[None], k[None], v[None], None, paths.ends_q, paths.ends_k, *paths.longest, 0.0,
@@ -127,16 +117,9 @@ class EfficientKernel:
         return out[0], total, seed, offset
 
     def backward(
-        self,
-        grad: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        outputs: Sequence[Tensor],
-        paths: KeyPaths,
-        scale: float,
-        window: int | None,
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, outputs: Sequence[Tensor], how: Sight
     ) -> tuple[Tensor, Tensor, Tensor]:
+        paths, scale, _ = how
         out, total, seed, offset = outputs
         wide_k, wide_v = self._repeated(k, q), self._repeated(v, q)
         dq, dk, dv, _ = torch.ops.aten._efficient_attention_backward(
@@ -211,12 +194,11 @@ def _disagreement(kernel: Kernel, device: torch.device, shape: Shape) -> str | N
     ends = ([0, 4, 7, 9], [0, 4, 11, 17])
     ends_q, ends_k = (torch.tensor(x, dtype=torch.int32, device=device) for x in ends)
     paths = KeyPaths(keys, ends_q, ends_k, (4, 7))
-    window = None if shape.window is None else 3
-    scale = shape.head_dim**-0.5
-    reference = _written_out(q, k, v, paths, scale, window)
+    how = Sight(paths, shape.head_dim**-0.5, None if shape.window is None else 3)
+    reference = _written_out(q, k, v, how)
     pairs = [(reference, *torch.autograd.grad(reference, (q, k, v), grad))]
     try:
-        output = attend(q, k, v, paths, kernel, scale, window)
+        output = attend(q, k, v, kernel, how)
         pairs.append((output, *torch.autograd.grad(output, (q, k, v), grad)))
     except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
@@ -224,10 +206,9 @@ def _disagreement(kernel: Kernel, device: torch.device, shape: Shape) -> str | N
     return None if gap <= AGREEMENT[shape.dtype] else f"an example differs by {gap:.2g}"
 
 
-def _written_out(
-    q: Tensor, k: Tensor, v: Tensor, paths: KeyPaths, scale: float, window: int | None
-) -> Tensor:
+def _written_out(q: Tensor, k: Tensor, v: Tensor, how: Sight) -> Tensor:
     """The attention of a few tokens, sequence by sequence."""
+    paths, scale, window = how
     group = q.shape[1] // k.shape[1]
     outputs: list[Tensor] = []
     ends_q, ends_k = paths.ends_q.tolist(), paths.ends_k.tolist()
@@ -244,35 +225,27 @@ def _written_out(
     return torch.cat(outputs).to(q.dtype)
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    paths: KeyPaths,
-    kernel: Kernel,
-    scale: float,
-    window: int | None,
-) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, how: Sight) -> Tensor:
     """Causal attention of packed tokens along their paths: (P, heads, head_dim) from queries of
     that shape, and keys and values (P, kv_heads, head_dim). Differentiable; the gathered keys and
     values are not kept but gathered again."""
-    return _Attention.apply(q, k, v, paths, kernel, scale, window)  # pyright: ignore
+    return _Attention.apply(q, k, v, kernel, how)  # pyright: ignore
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        q, k, v, *how = inputs
-        paths, kernel, *rest = ctx.how = how
-        outputs = kernel.forward(q, paths.gathered(k), paths.gathered(v), paths, *rest)
+        q, k, v, ctx.kernel, how = inputs
+        ctx.how = how
+        outputs = ctx.kernel.forward(q, how.paths.gathered(k), how.paths.gathered(v), how)
         ctx.save_for_backward(q, k, v, *outputs)
         return outputs[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, *outputs = ctx.saved_tensors
-        paths, kernel, *rest = ctx.how
+        paths = ctx.how.paths
         near = paths.gathered(k), paths.gathered(v)
         with strictly():
-            dq, dk, dv = kernel.backward(grads[0].contiguous(), q, *near, outputs, paths, *rest)
-        return dq, paths.scattered(dk, k), paths.scattered(dv, v), None, None, None, None
+            dq, dk, dv = ctx.kernel.backward(grads[0].contiguous(), q, *near, outputs, ctx.how)
+        return dq, paths.scattered(dk, k), paths.scattered(dv, v), None, None

@@ -26,7 +26,6 @@ def update_mode(model: nn.Module, dropout: bool, checkpointing: bool) -> Iterato
     """Context of a model for updates.
 
     Args:
-        model: the model.
         dropout: whether its own dropout acts; that of adapters, which a user has to set, does.
         checkpointing: whether blocks recompute activations, which they do in training mode only.
     """

@@ -35,11 +35,9 @@ class Policy(PolicyWeights):
     adapter.
 
     Args:
-        name: the policy's name.
         model: a causal language model, a PEFT model shared by several policies, or a custom module
             that returns logits (B, T, V) for token ids (B, T); optionally compiled or inside
             `DistributedDataParallel`. Never wrapped, cast or copied.
-        tokenizer: its tokenizer.
         adapter: the adapter of `model` that is this policy; `None` for the model itself, `BASE` for
             the model with all adapters disabled.
         precision: compute precision; weights keep their dtype (`bf16` and `fp16` run under

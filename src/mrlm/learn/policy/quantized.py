@@ -147,7 +147,6 @@ def loading(
     """Arguments of `from_pretrained` for a quantised model; none for another.
 
     Args:
-        name: of the model.
         kind: the requested quantisation.
         saved_as: that of its files.
         dtype: of weights that are not quantised.

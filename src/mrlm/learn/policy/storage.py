@@ -38,7 +38,6 @@ class Storage(Generic[Whole]):
 
     @property
     def device(self) -> torch.device:
-        """The compute device."""
         return next(iter(self._parameters())).device
 
     def begin(self, last: bool) -> None:

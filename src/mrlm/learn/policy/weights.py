@@ -89,7 +89,6 @@ class PolicyWeights:
 
     @property
     def storage(self) -> Storage[Any]:
-        """The weights as they are stored."""
         return self.shards or Storage(self, self.model.parameters, lambda: own_parameters(self))
 
     @property

@@ -283,7 +283,6 @@ class Ahead(EpisodeSource):
         return False
 
     def _needed(self) -> bool:
-        """Whether sampling continues."""
         marks = self._marks
         if marks.begun < marks.goal:
             return True
@@ -308,7 +307,6 @@ class Ahead(EpisodeSource):
             marks.last = rounds
 
     def _job(self, began: int, ended: int | None = None) -> PendingGroup:
-        """The next group, started."""
         before = dict(self.play.state_dict()["taken"])
         key, play = self.play.begin()
         task = asyncio.get_running_loop().create_task(play)

@@ -67,7 +67,6 @@ class AnswerLog:
             self.rounds.pop(key[:EPISODE], None)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """All logged answers."""
         return [
             {"key": list(key), **asdict(entry)}
             for answers in self._noted.values()

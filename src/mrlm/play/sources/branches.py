@@ -95,7 +95,6 @@ class Script:
     feed: bool = True
 
     def changes(self, turn_key: TurnPlace) -> bool:
-        """Whether a turn is changed."""
         return turn_key in self.turns or turn_key[0] in self.agents
 
     def start(self, past: Past) -> tuple[int, int] | None:
@@ -264,7 +263,6 @@ class Branches(Play):
     script: Script = field(default_factory=Script)
 
     async def branches(self, scripts: Sequence[Script]) -> list[Episode]:
-        """Plays all branches concurrently."""
         return list(await asyncio.gather(*map(self._branch, scripts)))
 
     async def _branch(self, script: Script) -> Episode:

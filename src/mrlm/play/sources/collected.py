@@ -22,14 +22,12 @@ class Collected(EpisodeSource):
         batch: tasks per collection.
         every: calls of `take` between collections; 0 collects once.
         min_reward: episodes with less are dropped; `None` keeps all.
-        most: maximal number that is kept; `None` is no limit.
     """
 
     play: Play
     batch: int
     every: int = 1
     min_reward: float | None = None
-    most: int | None = None
     kept: list[Episode] = field(default_factory=list)
     calls: int = 0
     cursor: int = 0
@@ -58,8 +56,7 @@ class Collected(EpisodeSource):
     async def _collect(self) -> None:
         groups = await self.play.take(self.batch)
         played = [episode for group in groups for episode in group if not episode.failed]
-        good = [e for e in played if self.min_reward is None or e.reward >= self.min_reward]
-        self.kept = good[: self.most]
+        self.kept = [e for e in played if self.min_reward is None or e.reward >= self.min_reward]
         self.cursor = 0
         if not self.kept:
             best = max(episode.reward for episode in played)

@@ -242,7 +242,6 @@ class RowSource(EpisodeSource):
         return int(shuffled((self.seed, "rows", epoch), len(self.rows))[position])
 
     def group(self, index: int) -> Group:
-        """The group of row number `index`."""
         return self.grouping.group(self.rows[index], index)
 
 

@@ -34,7 +34,6 @@ class Staleness:
         return oldest
 
     def note(self, groups: list[Group]) -> None:
-        """Counts groups that are trained on."""
         for episode in (item for group in groups for item in group.valid):
             versions: dict[str, set[int]] = {}
             for turn in (turn for turn in episode.own_turns if turn.trained):
