@@ -65,6 +65,9 @@ CASES: dict[str, Values] = {
     "importance_cap": case(1.01, importance="token", loss_type="ppo"),
     "importance_floor": case(0.99, importance="icepop", loss_type="ppo"),
     "recompute_old": case(True, loss_type="ppo"),
+    "shaping": case("margin"),
+    "shaping_coef": case(0.2, shaping="margin"),
+    "outcome_coef": case(0.5),
     "gamma": case(0.7),
     "gamma_token": case(0.7, level="token"),
     "gae_lambda": case(0.5),
@@ -286,6 +289,8 @@ def fields() -> list[tuple[str, str]]:
 UNSEEN = {
     ("factor", "happo"): "test_happo.py",
     ("factor_range", "happo"): "test_happo.py",
+    ("shaping", "at_grpo"): "test_shared_credit.py",
+    ("shaping_coef", "at_grpo"): "test_shared_credit.py",
     ("drop_zeros", "spiral"): "test_group_credit.py",
     ("whiten_by", "vdn"): "test_team_scale.py",
     ("whiten_by", "qmix"): "test_team_scale.py",

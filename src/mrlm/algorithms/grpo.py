@@ -136,8 +136,10 @@ class GroupRelative(Algorithm, GroupFilter):
         return replace(super().spec, sampling=sampling, leaves_out=masked)
 
     def keeps(self, group: Group) -> bool:
+        assert isinstance(self, PolicyGradient)
         clear([group])
-        self.credit_group(group)
+        with self.reshaped([group]):
+            self.credit_group(group)
         teaches = any(turn.advantages for episode in group for turn in episode.turns)
         clear([group])
         return teaches

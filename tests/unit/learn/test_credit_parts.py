@@ -26,6 +26,7 @@ from mrlm.learn.credit.baselines import (
 from mrlm.learn.credit.groups import members
 from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
 from mrlm.learn.credit.returns import by_state, forked, node_returns
+from mrlm.learn.credit.reward_shaping import shaped
 from mrlm.learn.credit.running_stats import RunningStats, Window
 from mrlm.learn.credit.user_rollouts import (
     COMPUTED,
@@ -304,6 +305,74 @@ def test_states_of_the_world_stand_where_they_were_noted() -> None:
     assert texts == ["state: dawn\na reads: 1\n", "a says: 2\nstate: dusk\n"]
     made.states = ["dawn", ""]
     assert [text for _, text in joint_texts(made, letters)][1] == "a says: 2\n"
+
+
+# -- shaped rewards --------------------------------------------------------------------------------
+
+
+def shapes() -> Episode:
+    """Two agents at once, then one after the other; the team's steps are paid differently."""
+    rows = {
+        "a": [turn("a", 0, 0.2), turn("a", 1, 0.5), turn("a", 3, 1.0)],
+        "b": [turn("b", 0, 0.6), turn("b", 2, 0.3)],
+    }
+    return episode("e", rows, [1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+@pytest.mark.parametrize(
+    ("shaping", "outcome", "changes"),
+    [
+        ("margin", 0.0, [0.0, 0.5 * (0.5 - 0.4), 0.5 * (1.0 - 0.4), 0.0, 0.5 * (0.3 - 1.3 / 3)]),
+        (
+            "quality",
+            0.0,
+            [
+                0.0,
+                0.5 * (0.4 * 0.5 - 0.6 * 0.5),
+                0.5 * (0.4 * 1.0 - 0.6 * 0.0),
+                0.0,
+                0.5 * (1.3 / 3 * 0.3 - (1 - 1.3 / 3) * 0.7),
+            ],
+        ),
+        ("none", 0.5, [0.5, 0.5, 0.0, 0.5, 0.5]),
+        ("margin", 0.5, [0.5, 0.05 + 0.5, 0.3, 0.5, 0.5 * (0.3 - 1.3 / 3) + 0.5]),
+    ],
+)
+def test_rewards_in_another_light(shaping: Any, outcome: float, changes: list[float]) -> None:
+    made = shapes()
+    before = [each.reward for each in made.turns]
+    with shaped([Group([made])], shaping, 0.5, outcome):
+        found = [each.reward - old for each, old in zip(made.turns, before, strict=True)]
+        assert found == pytest.approx(changes)
+        mean = [(changes[0] + changes[3]) / 2, changes[1], changes[4], changes[2], 0.0]
+        paid = [1.0, 2.0, 3.0, 4.0, 5.0]
+        assert made.step_rewards == pytest.approx([x + y for x, y in zip(paid, mean, strict=True)])
+        assert made.reward == pytest.approx(15.0 + sum(mean))
+    assert [each.reward for each in made.turns] == before
+    assert (made.reward, made.step_rewards) == (15.0, [1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+def test_nothing_is_touched_where_nothing_is_shaped() -> None:
+    made = shapes()
+    paid = made.step_rewards
+    with shaped([Group([made])], "none", 0.5, 0.0):
+        assert made.step_rewards is paid
+    with shaped([Group([made])], "margin", 0.5, 0.0):
+        made.step_rewards = []
+    assert made.step_rewards is paid
+    made.step_rewards, made.reward = [], 2.0
+    with shaped([Group([made])], "none", 0.5, 1.0):
+        assert made.step_rewards == [] and made.reward == pytest.approx(2.0 + 3.0)
+    with shaped([Group([episode("e", {}, [])])], "margin", 0.5, 0.5):
+        pass
+    trees = [episode(str(i), {"a": [turn("a", 0)]}, path=(0, i)) for i in range(2)]
+    with (
+        pytest.raises(TrainingError, match="outcome_coef"),
+        shaped([Group(trees)], "none", 0.5, 0.1),
+    ):
+        pass
+    with shaped([Group(trees)], "margin", 0.5, 0.0):
+        pass
 
 
 # -- running numbers -------------------------------------------------------------------------------

@@ -15,9 +15,13 @@ from mrlm import ExperimentConfig
 from mrlm.algorithms.at_grpo import ATGRPO
 from mrlm.algorithms.dr_mas import DrMAS
 from mrlm.algorithms.grpo import GRPO
+from mrlm.algorithms.ippo import IPPO
+from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.marshal import MARSHAL
 from mrlm.algorithms.matpo import MATPO
+from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.rema import ReMA
+from mrlm.algorithms.remax import ReMax
 from mrlm.algorithms.router_r1 import RouterR1
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
@@ -158,6 +162,85 @@ def test_a_turn_knows_what_its_reward_was_made_of(tmp_path: Path) -> None:
     assert [t.components for t in again.turns] == [
         t.components for t in groups[0].episodes[0].turns
     ]
+
+
+# -- shaped rewards --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shaping", ["quality", "margin"])
+def test_a_reward_in_the_light_of_what_was_reached_before(shaping: Any) -> None:
+    """The turns before were paid 1 and 0, this one 1: 1.25 either way."""
+    played = group({"a": [1.0, 1.0], "b": [0.0, 0.0]})
+    REINFORCE(gamma=0.0, shaping=shaping).credit([played])
+    close(found(played, "a"), [[1.0, 1.25]])
+    close(found(played, "b"), [[0.0, -0.25]])
+    assert [turn.reward for turn in played.episodes[0].turns] == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_quality_and_margin_differ() -> None:
+    values = {}
+    for shaping in ("quality", "margin"):
+        played = group({"a": [1.0, 0.5]})
+        REINFORCE(gamma=0.0, shaping=shaping, shaping_coef=1.0).credit([played])
+        values[shaping] = found(played, "a")[0][1]
+    assert values == pytest.approx({"quality": 1.0, "margin": 0.0})
+
+
+def test_the_outcome_is_paid_to_what_came_before() -> None:
+    played = group({"a": [0.25, 1.0]})
+    REINFORCE(gamma=0.0, outcome_coef=0.5).credit([played])
+    close(found(played, "a"), [[0.75, 1.0]])
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, ReMA, MARSHAL])
+def test_the_teams_rewards_are_shaped_too(algorithm: type[GRPO]) -> None:
+    """Both turns of the second step of the first episode are paid 1 + .25."""
+    plays = ({"a": [1.0, 1.0], "b": [0.0, 1.0]}, {"a": [0.0, 0.0], "b": [0.0, 0.0]})
+    siblings = group(*plays)
+    kept = [(e.reward, list(e.step_rewards), [t.reward for t in e.turns]) for e in siblings]
+    algorithm(rewards="team", scale_rewards="none", shaping="margin", group_size=2).credit(
+        [siblings]
+    )
+    plain = group(*plays)
+    algorithm(rewards="team", scale_rewards="none", group_size=2).credit([plain])
+    assert found(siblings, "a")[0][0] - found(plain, "a")[0][0] == pytest.approx(0.125)
+    assert kept == [(e.reward, e.step_rewards, [t.reward for t in e.turns]) for e in siblings]
+
+
+def test_shaping_reaches_what_is_learned_from_values() -> None:
+    for algorithm in (IPPO(rewards="team"), MAPPO()):
+        returns = []
+        for shaping in ("none", "margin"):
+            played = group({"a": [0.5, 1.0], "b": [0.5, 1.0]})
+            for turn in played.episodes[0].turns:
+                turn.values = 0.0
+            algorithm.shaping = shaping  # type: ignore[assignment]
+            algorithm.gae_lambda = 0.0
+            algorithm.credit([played])
+            last = played.episodes[0].rollouts["a"].turns[1]
+            returns.append(float(np.asarray(last.returns).flat[-1]))
+        assert returns == pytest.approx([1.0, 1.25])
+
+
+def test_rewards_are_put_back_when_credit_fails() -> None:
+    played = group({"a": [1.0, 1.0]})
+    with pytest.raises(TrainingError, match="has no values"):
+        IPPO(shaping="margin").credit([played])
+    assert [turn.reward for turn in played.episodes[0].turns] == [1.0, 1.0]
+
+
+def test_what_is_compared_with_the_greedy_episode_is_shaped_like_it() -> None:
+    played = group({"a": [0.0, 1.0]}, {"a": [0.0, 1.0]})
+    played.episodes[1].greedy = True
+    ReMax(shaping="margin").credit([played])
+    assert [np.asarray(x).max() for x in found(played, "a")[0]] == [0.0, 0.0]
+
+
+def test_outcomes_do_not_go_with_trees() -> None:
+    played = group({"a": [0.25, 1.0]})
+    played.episodes[0].path = (0, 0)
+    with pytest.raises(TrainingError, match=r"outcome_coef=0\.5 .* set it to 0"):
+        REINFORCE(outcome_coef=0.5).credit([played])
 
 
 # -- what asking costs -----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.matters import Matters
+from mrlm.core.matters import SEVERAL_TURNS, Matters
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import Algorithm, settings
 from mrlm.learn.bases.spec import ROUNDED, Spec
 from mrlm.learn.credit.groups import clear, sibling_metrics
+from mrlm.learn.credit.reward_shaping import Shaping, shaped
 from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
 from mrlm.learn.fast.prefix_tree import to_device
 
@@ -90,6 +92,12 @@ class PolicyGradient(Algorithm):
         recompute_old: take the ratio to log-probs recomputed by the trained model before the update
             (decoupled), as `importance` weights require. Without it they are the sampler's
             (bypass): one pass less, and the ratio corrects for the mismatch.
+        shaping: reshape rewards by `Q`, the mean reward of the turns of earlier joint steps, in
+            environments that score each answer in [0, 1]. `margin`: `r + a (r - Q)`. `quality`:
+            `r + a (Q r - (1 - Q) (1 - r))`.
+        shaping_coef: `a` of these (0.5 as in MARTI).
+        outcome_coef: share of the last step's reward added to every earlier turn; 0 is off, 0.5 is
+            usual.
     """
 
     loss_type: LossType = "ppo"
@@ -109,6 +117,9 @@ class PolicyGradient(Algorithm):
     importance_cap: float = Field(default=2.0, gt=0)
     importance_floor: float = Field(default=0.5, ge=0)
     recompute_old: bool = False
+    shaping: Shaping = "none"
+    shaping_coef: float = Field(default=0.5, ge=0)
+    outcome_coef: float = Field(default=0.0, ge=0)
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "loss"
     """Place in which `kl_coef` acts."""
@@ -153,6 +164,11 @@ class PolicyGradient(Algorithm):
             lambda s, run: s.loss_type != "reinforce",
             "loss_type=reinforce has no ratio to old log-probs; remove it, or set loss_type=ppo",
         ),
+        "shaping": SEVERAL_TURNS,
+        "shaping_coef": Matters(
+            lambda s, run: s.shaping != "none", "shaping is none; set it, or remove this"
+        ),
+        "outcome_coef": SEVERAL_TURNS,
     }
 
     def __post_init__(self) -> None:
@@ -221,11 +237,16 @@ class PolicyGradient(Algorithm):
     def credit(self, groups: Sequence[Group]) -> None:
         self.metrics: dict[str, float] = {}
         clear(groups)
-        for group in groups:
-            self.credit_group(group)
-        self.credit_batch(groups)
+        with self.reshaped(groups):
+            for group in groups:
+                self.credit_group(group)
+            self.credit_batch(groups)
         if self.spec.sampling.siblings:
             self.metrics.update(sibling_metrics(groups))
+
+    def reshaped(self, groups: Sequence[Group]) -> AbstractContextManager[None]:
+        """Context in which turns and episodes have rewards shaped by `shaping`."""
+        return shaped(groups, self.shaping, self.shaping_coef, self.outcome_coef)
 
     def credit_group(self, group: Group) -> None:
         """Credit within one group; a no-op by default."""

@@ -1,1 +1,1 @@
-"""Credit assignment: returns, baselines."""
+"""Credit assignment: returns, baselines, shaping."""
