@@ -1,13 +1,22 @@
 """Plan path: a way through a grid with walls, by one agent, or by a planner and an executor."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
+from mrlm.core.board import Html
 from mrlm.core.errors import ConfigError
-from mrlm.environments.shared.grids import WALL, GridPuzzle, distances, neighbours
-from mrlm.environments.shared.planning import Levels
+from mrlm.environments.shared.grids import (
+    WALL,
+    distances,
+    drawn,
+    followed,
+    neighbours,
+    read_moves,
+    wandered,
+)
+from mrlm.environments.shared.planning import Levels, Moves, PlanningEnvironment
 
 FREE, PLAYER, GOAL, ARRIVED = ".", "@", "G", "+"
 SHOWN = {WALL: ("■", "dim"), FREE: ("", ""), GOAL: ("★", "win"), PLAYER: ("☻", "player0 move")}
@@ -16,7 +25,7 @@ THINNER = 0.95
 """Factor of the density of walls after a grid without a long enough way."""
 
 
-class PlanPathEnvironment(GridPuzzle):
+class PlanPathEnvironment(PlanningEnvironment):
     """A grid with walls (`#`), a player (`@`) and a goal (`G`). An answer is a text of moves, such
     as `RRDL`; a move into a wall or off the grid ends the answer and is a mistake. The moves of an
     episode that is solved lead to the goal within `rounds` answers of at most `moves`.
@@ -54,8 +63,6 @@ class PlanPathEnvironment(GridPuzzle):
         f"{FREE} is free. U, D, L and R move up, down, left and right by one cell."
     )
     example: ClassVar[str] = "RRD"
-    marks: ClassVar[Mapping[str, tuple[str, str]]] = SHOWN
-    free: ClassVar[str] = FREE
     reward_range: tuple[float, float] | None = (-1.4, 1.0)
 
     def check(self) -> None:
@@ -87,17 +94,34 @@ class PlanPathEnvironment(GridPuzzle):
             return f"{GOAL} cannot be reached from {PLAYER}"
         return None
 
-    def at(self, board: str) -> int:
-        return player(board)
+    def read(self, text: str) -> list[str] | None:
+        return read_moves(text)
 
-    def after(self, board: str, move: str) -> str:
-        return moved(board, move)
+    def carried(self, board: str, moves: Moves) -> tuple[str, list[str], list[str]]:
+        boards, failed = followed(board, moves, moved, lambda board: ARRIVED in board)
+        return boards[-1], list(moves[: len(boards) - 1]), failed
 
-    def solved(self, board: str) -> bool:
-        return ARRIVED in board
+    def value(self, board: str) -> float:
+        return max(-1.0, 1.0 - length(board) / length(self.start))
 
-    def distance(self, board: str) -> int:
-        return length(board)
+    def best(self, board: str) -> list[str]:
+        moves: list[str] = []
+        while (left := length(board)) > 0:
+            around = neighbours(self.size)[player(board)]
+            nearer = (move for move in around if length(moved(board, move)) == left - 1)
+            moves.append(next(nearer))
+            board = moved(board, moves[-1])
+        return moves
+
+    def anything(self, board: str, rng: random.Random) -> list[str]:
+        return list(wandered(rng, board, self.moves, moved))
+
+    def touched(self, board: str, moves: Moves) -> list[int]:
+        boards, _ = followed(board, moves, moved, lambda board: ARRIVED in board)
+        return [player(step) for step in boards]
+
+    def picture(self, last: Sequence[int], proposed: Sequence[int]) -> Html:
+        return drawn(self.board, SHOWN, FREE, last, proposed)
 
     def left(self) -> str:
         distance = length(self.board)

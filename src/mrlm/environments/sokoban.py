@@ -6,9 +6,10 @@ from functools import lru_cache
 from math import comb
 from typing import ClassVar
 
+from mrlm.core.board import Html
 from mrlm.core.errors import ConfigError
-from mrlm.environments.shared.grids import WALL, GridPuzzle, neighbours
-from mrlm.environments.shared.planning import Levels
+from mrlm.environments.shared.grids import WALL, drawn, followed, neighbours, read_moves, wandered
+from mrlm.environments.shared.planning import Levels, Moves, PlanningEnvironment
 
 FLOOR, TARGET, BOX, STORED, PLAYER, ON_TARGET = "-.$*@+"
 SHOWN = {
@@ -28,7 +29,7 @@ State = tuple[int, tuple[int, ...]]
 """Cells of the player and of the boxes, in order."""
 
 
-class SokobanEnvironment(GridPuzzle):
+class SokobanEnvironment(PlanningEnvironment):
     """A grid with walls (`#`), floor (`-`), targets (`.`), boxes (`$`, and `*` on a target) and a
     player (`@`, and `+` on a target), in the notation of XSB files. An answer is a text of moves
     such as `RRDL`; a move into a box pushes it, if the cell behind is free. A move that is not
@@ -73,8 +74,6 @@ class SokobanEnvironment(GridPuzzle):
         "it is free. Boxes cannot be pulled."
     )
     example: ClassVar[str] = "RRD"
-    marks: ClassVar[Mapping[str, tuple[str, str]]] = SHOWN
-    free: ClassVar[str] = FLOOR
     reward_range: tuple[float, float] | None = (-1.4, 1.0)
 
     def check(self) -> None:
@@ -128,20 +127,38 @@ class SokobanEnvironment(GridPuzzle):
             return "it is solved already" if remaining(board) == 0 else "it has no solution"
         return None
 
-    def at(self, board: str) -> int:
-        return state_of(board)[0]
+    def read(self, text: str) -> list[str] | None:
+        return read_moves(text)
 
-    def after(self, board: str, move: str) -> str:
-        return pushed(board, move)
+    def carried(self, board: str, moves: Moves) -> tuple[str, list[str], list[str]]:
+        boards, failed = followed(board, moves, pushed, lambda board: BOX not in board)
+        return boards[-1], list(moves[: len(boards) - 1]), failed
 
-    def solved(self, board: str) -> bool:
-        return BOX not in board
-
-    def distance(self, board: str) -> int | None:
-        return remaining(board)
+    def value(self, board: str) -> float:
+        left, all_of_it = remaining(board), remaining(self.start)
+        assert all_of_it, "a task's board has a solution"
+        return -1.0 if left is None else max(-1.0, 1.0 - left / all_of_it)
 
     def lost(self, board: str) -> bool:
         return remaining(board) is None
+
+    def best(self, board: str) -> list[str]:
+        moves: list[str] = []
+        while left := remaining(board):
+            near = (move for move in BACK if remaining(pushed(board, move)) == left - 1)
+            moves.append(next(near))
+            board = pushed(board, moves[-1])
+        return moves
+
+    def anything(self, board: str, rng: random.Random) -> list[str]:
+        return list(wandered(rng, board, self.moves, pushed))
+
+    def touched(self, board: str, moves: Moves) -> list[int]:
+        boards, _ = followed(board, moves, pushed, lambda board: BOX not in board)
+        return [state_of(step)[0] for step in boards]
+
+    def picture(self, last: Sequence[int], proposed: Sequence[int]) -> Html:
+        return drawn(self.board, SHOWN, FLOOR, last, proposed)
 
     def left(self) -> str:
         distance = remaining(self.board)

@@ -1,15 +1,12 @@
-"""Square grids whose cells are characters: moves in four directions, distances, drawings, and the
-base class of puzzles in which a player moves on one."""
+"""Square grids whose cells are characters: moves in four directions, distances, and drawings."""
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import isqrt
-from typing import ClassVar
 
 from mrlm.core.board import Html, table
-from mrlm.environments.shared.planning import Moves, PlanningEnvironment
 
 MOVES = "UDLR"
 WALL = "#"
@@ -29,6 +26,12 @@ def neighbours(size: int) -> Neighbours:
         steps = {"U": -size, "D": size, "L": -1, "R": 1}
         table.append({move: cell + steps[move] for move in MOVES if ways[move]})
     return tuple(table)
+
+
+def read_moves(text: str) -> list[str] | None:
+    """The moves of a text of letters U, D, L and R, with spaces or commas between them or without;
+    `None` if it has anything else, or nothing."""
+    return re.findall(f"[{MOVES}]", text) if _ANSWER.fullmatch(text) else None
 
 
 def distances(walls: str, size: int, goal: int) -> dict[int, int]:
@@ -51,87 +54,66 @@ def distances(walls: str, size: int, goal: int) -> dict[int, int]:
     return steps
 
 
-class GridPuzzle(PlanningEnvironment):
-    """A planning puzzle in which a player moves on a grid; a move that is not possible ends the
-    answer. The best moves are those of a shortest solution.
+def wandered(rng: random.Random, start: str, most: int, after: Callable[[str, str], str]) -> str:
+    """One to `most` random possible moves.
 
-    A subclass implements `at`, `after`, `solved` and `distance`, and what `Puzzle` leaves open.
+    Args:
+        start: the board at first.
+        after: `after(board, move)` is the board after a move, the same board if it is impossible.
+    """
+    board, moves = start, ""
+    for _ in range(rng.randint(1, most)):
+        ways = [move for move in MOVES if after(board, move) != board]
+        if not ways:
+            break
+        moves += rng.choice(ways)
+        board = after(board, moves[-1])
+    return moves or rng.choice(MOVES)
+
+
+def followed(
+    board: str, moves: Sequence[str], after: Callable[[str, str], str], over: Callable[[str], bool]
+) -> tuple[list[str], list[str]]:
+    """All boards of a text of moves, up to the first that is impossible or the end of the puzzle;
+    and the impossible move, if there is one.
+
+    Args:
+        board: the board at first.
+        after: as in `wandered`.
+        over: whether a board is solved.
+    """
+    boards = [board]
+    for move in moves:
+        if over(boards[-1]):
+            break
+        next_board = after(boards[-1], move)
+        if next_board == boards[-1]:
+            return boards, [move]
+        boards.append(next_board)
+    return boards, []
+
+
+def drawn(
+    board: str,
+    marks: Mapping[str, tuple[str, str]],
+    free: str,
+    last: Sequence[int],
+    proposed: Sequence[int],
+) -> Html:
+    """A drawing of a grid.
+
+    Args:
+        board: its cells.
+        marks: mark of a cell -> its text and classes.
+        free: mark of a free cell, in which ways are drawn.
+        last: cells of the last way.
+        proposed: cells of a proposed way.
     """
 
-    marks: ClassVar[Mapping[str, tuple[str, str]]]
-    """Mark of a cell -> its text and classes on a drawing."""
-    free: ClassVar[str]
-    """Mark of a free cell, in which ways are drawn."""
+    def cell(index: int) -> tuple[str, str]:
+        if board[index] == free and index in proposed:
+            return PLAN, "player1"
+        return (PATH, "player0") if board[index] == free and index in last else marks[board[index]]
 
-    def at(self, board: str) -> int:
-        """The player's cell."""
-        raise NotImplementedError
-
-    def after(self, board: str, move: str) -> str:
-        """The board after a move; the same board if it is impossible."""
-        raise NotImplementedError
-
-    def solved(self, board: str) -> bool:
-        """Whether a board is solved."""
-        raise NotImplementedError
-
-    def distance(self, board: str) -> int | None:
-        """Number of moves of a shortest solution, or `None` if there is none."""
-        raise NotImplementedError
-
-    def read(self, text: str) -> list[str] | None:
-        """The letters U, D, L and R, with spaces or commas between them or without."""
-        return re.findall(f"[{MOVES}]", text) if _ANSWER.fullmatch(text) else None
-
-    def followed(self, board: str, moves: Moves) -> tuple[list[str], list[str]]:
-        """All boards of a text of moves, up to the first that is impossible or the end of the
-        puzzle; and the impossible move, if there is one."""
-        boards = [board]
-        for move in moves:
-            if self.solved(boards[-1]):
-                break
-            next_board = self.after(boards[-1], move)
-            if next_board == boards[-1]:
-                return boards, [move]
-            boards.append(next_board)
-        return boards, []
-
-    def carried(self, board: str, moves: Moves) -> tuple[str, list[str], list[str]]:
-        boards, failed = self.followed(board, moves)
-        return boards[-1], list(moves[: len(boards) - 1]), failed
-
-    def value(self, board: str) -> float:
-        left, whole = self.distance(board), self.distance(self.start)
-        assert whole, "a task's board has a solution"
-        return -1.0 if left is None else max(-1.0, 1.0 - left / whole)
-
-    def best(self, board: str) -> list[str]:
-        moves: list[str] = []
-        while left := self.distance(board):
-            nearer = (m for m in MOVES if self.distance(self.after(board, m)) == left - 1)
-            moves.append(next(nearer))
-            board = self.after(board, moves[-1])
-        return moves
-
-    def anything(self, board: str, rng: random.Random) -> list[str]:
-        moves: list[str] = []
-        for _ in range(rng.randint(1, self.moves)):
-            ways = [move for move in MOVES if self.after(board, move) != board]
-            if not ways:
-                break
-            moves.append(rng.choice(ways))
-            board = self.after(board, moves[-1])
-        return moves or [rng.choice(MOVES)]
-
-    def touched(self, board: str, moves: Moves) -> list[int]:
-        return [self.at(step) for step in self.followed(board, moves)[0]]
-
-    def picture(self, last: Sequence[int], proposed: Sequence[int]) -> Html:
-        def cell(index: int) -> tuple[str, str]:
-            free = self.board[index] == self.free
-            if free and index in proposed:
-                return PLAN, "player1"
-            return (PATH, "player0") if free and index in last else self.marks[self.board[index]]
-
-        cells, size = [cell(index) for index in range(len(self.board))], isqrt(len(self.board))
-        return table([cells[at : at + size] for at in range(0, len(cells), size)], kind="grid")
+    cells, size = [cell(index) for index in range(len(board))], isqrt(len(board))
+    return table([cells[at : at + size] for at in range(0, len(cells), size)], kind="grid")
