@@ -11,7 +11,6 @@ from typing import Any
 from mrlm.config import ExperimentConfig, LoraConfig, PolicyConfig
 from mrlm.config.paths import STAGE
 from mrlm.config.policy_sections import lora_of
-from mrlm.learn.policy.loading import adapter_base, adapter_settings, run_model
 from mrlm.planning.model_shape import ModelShape, find_shape
 
 
@@ -149,6 +148,8 @@ def _reference(
         return own
     if source.startswith(STAGE):  # a model of the same kind
         return own or policy.adapter
+    from mrlm.learn.policy.loading import adapter_base, adapter_settings, run_model  # torch
+
     path = run_model(source)
     base, rank = adapter_base(path), adapter_settings(path).get("r", 0)
     shared = base is not None and os.path.realpath(base) == os.path.realpath(paths[policy.name])
