@@ -46,6 +46,7 @@ def case(value: Any, **context: Any) -> Values:
 CISPO = {"loss_type": "cispo"}
 CASES: dict[str, Values] = {
     "loss_type": case("dr_grpo"),
+    "privileged": case(["partners"]),
     "preset": case("other"),
     "baseline_by": case("other"),
     "value_normalization": case("not"),
@@ -287,6 +288,8 @@ def fields() -> list[tuple[str, str]]:
 
 
 UNSEEN = {
+    ("teacher_endpoint", "distill"): "test_teachers.py",
+    ("privileged", "distill"): "test_teachers.py",
     ("factor", "happo"): "test_happo.py",
     ("factor_range", "happo"): "test_happo.py",
     ("shaping", "at_grpo"): "test_shared_credit.py",

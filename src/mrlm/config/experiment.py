@@ -243,6 +243,7 @@ class ExperimentConfig(Section):
         }
 
     def to_yaml(self) -> str:
+        """The resolved config as YAML."""
         return yaml.write(self.resolved())
 
     def save(self, path: str | os.PathLike[str]) -> Path:

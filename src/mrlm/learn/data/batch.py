@@ -228,9 +228,11 @@ class Loss:
     tokens: dict[str, Tensor] = field(default_factory=dict)
 
     def backward(self) -> None:
+        """Backpropagates the loss."""
         self.total.backward()
 
     def item(self) -> float:
+        """The loss as a number."""
         return float(self.total.detach())
 
 
