@@ -47,6 +47,7 @@ CISPO = {"loss_type": "cispo"}
 CASES: dict[str, Values] = {
     "loss_type": case("dr_grpo"),
     "privileged": case(["partners"]),
+    "teacher_endpoint": case({"base_url": "http://localhost:1/v1", "model": "big"}),
     "preset": case("other"),
     "baseline_by": case("other"),
     "value_normalization": case("not"),
