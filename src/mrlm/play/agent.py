@@ -198,7 +198,7 @@ class Agent:
         """Fill the completion of a turn; returns its text, and the metadata of the message."""
         if self.batcher is None:
             raise EpisodeError(f"agent {self.name!r} has no engine")
-        key = (*self.key, self.name, turn.index)
+        key = self._key(turn)
         policy = self.settings.sampler or turn.policy
         completion = await self.batcher.generate(
             Request(policy, turn.prompt_ids, turn.sampling, seed_of(key), key, seen)
@@ -215,6 +215,10 @@ class Agent:
         if self.settings.chat and (mark := self.settings.chat.thoughts.opened(turn.prompt_ids)):
             metadata[OPENED] = mark
         return completion.text, metadata
+
+    def _key(self, turn: Turn) -> Key:
+        """The source of randomness of a turn."""
+        return (*self.key, self.name, turn.index)
 
     def fork_key(self, depth: int, branch: int) -> Key:
         """The key of its copy in a branch."""

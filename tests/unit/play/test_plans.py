@@ -528,7 +528,7 @@ def test_refills_end_and_a_run_goes_on_with_what_there_is(tmp_path: Path) -> Non
     assert [row["num_groups_trained"] for row in steps] == [4.0] * 4
     assert all(row["frac_zero_variance"] == 1 for row in steps)
     text = str(arithmetic(config, num_agents=1, trained_agents=1))
-    assert "up to 3 times as many are played" in text
+    assert "up to 3 times as many" in text
 
 
 # -- every combination of answers ------------------------------------------------------------------
