@@ -1,7 +1,7 @@
 """Draws the README's picture of the viewer from a run: the curves of its last stage, and a group of
 siblings of which some were rewarded.
 
-    make quickstart && python -m scripts.screenshot outputs/quickstart
+    make quickstart-real && python -m scripts.screenshot outputs/quickstart_pretrained
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_MB = 64.0
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path, help="a run folder, as outputs/quickstart")
+    parser.add_argument("run", type=Path, help="a run folder, as outputs/quickstart_pretrained")
     parser.add_argument("-o", "--output", type=Path, default=PICTURE)
     given = parser.parse_args()
     group = interesting_group(given.run)
