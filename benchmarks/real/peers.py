@@ -96,9 +96,7 @@ def trl(seed: int, name: str, folder: str) -> Curve:
                 curve.measure(model)
 
     def rewards(completions: Sequence[Any], answer: Sequence[str], **_: Any) -> list[float]:
-        return [
-            reward(text[0]["content"], a) for text, a in zip(completions, answer, strict=True)
-        ]
+        return [reward(text[0]["content"], a) for text, a in zip(completions, answer, strict=True)]
 
     rows = [
         {"prompt": [{"role": "user", "content": row["question"]}], "answer": row["answer"]}
