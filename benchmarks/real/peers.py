@@ -1,10 +1,12 @@
 """Time to reward of other libraries on the sums: the model, adapter, rate, batch and rewards of
-`configs/real/sums.yaml` in TRL's GRPO and CoMLRL's MAGRPO (one agent), a process and one thread each.
+`configs/real/sums.yaml` in TRL's GRPO and CoMLRL's MAGRPO (one agent), a process and one thread
+each.
 
     python -m benchmarks.real.peers trl SEED MODEL    # in an environment that has TRL
     python -m benchmarks.real.peers comlrl SEED MODEL
 
-prints a line of JSON: processor seconds of training (evaluations apart), held-out rewards and the peak.
+prints a line of JSON: processor seconds of training (evaluations apart), held-out rewards and the
+peak.
 """
 
 from __future__ import annotations
