@@ -275,7 +275,7 @@ def test_adapters_of_a_quantised_base_answer_elsewhere_by_the_lines_of_their_car
     (moved,) = re.findall(
         rf"dequantised from {kind}; its logits move by (\S+) at most", caplog.text
     )
-    assert float(moved) < 1e-4
+    assert float(moved) < 1e-3  # a rate of 3e-2: float32 differs from float64 by up to 3e-4
     assert "quantization" not in (tmp_path / "merged" / "team.yaml").read_text()
     base.rename(tmp_path / "gone")
     (tmp_path / "packed").rename(tmp_path / "moved")

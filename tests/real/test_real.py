@@ -21,7 +21,7 @@ from typing import Any
 import openai
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from mrlm import ExperimentConfig
 from mrlm.learn.policy.gguf import local_name
@@ -38,9 +38,15 @@ CASES: dict[str, dict[str, Any]] = {
     "mappo": {"environments": LENGTHS, "policies": {"both": ADAPTER}},
     "sft": {"data": {"dataset": "sft.jsonl"}, "policies": {}},
     "dpo": {"data": {"dataset": "dpo.jsonl"}, "policies": {"solver": ADAPTER}},
+    "distill": {
+        "environments": SUMS,
+        "policies": {"solver": ADAPTER},
+        "distill": {"privileged": ["answer"]},
+    },
+    "nf4": {"environments": LENGTHS, "policies": {"first": ADAPTER, "second": ADAPTER}},
 }
-"""Algorithm -> what it trains: an adapter, a team with one each, a team with a common one and a
-critic, all weights."""
+"""Name -> what is trained: an adapter, a team with one each, a team with a common one and a critic,
+all weights, an adapter by its own base that reads the answers, a team on one base in 4 bits."""
 ROWS = {
     "sft": [{"prompt": f"What is {k} + 4?", "completion": f"It is {k + 4}."} for k in range(6)],
     "dpo": [{"prompt": f"{k} + 1?", "chosen": f"{k + 1}", "rejected": "No."} for k in range(6)],
@@ -59,6 +65,11 @@ class Lengths(Environment):
         first, second = (len(actions[agent].content) for agent in self.agents)
         return StepResult(rewards={a: Reward((second - first) / 50) for a in actions}, done=True)
 """
+NF4 = {
+    "bnb_4bit_quant_type": "nf4",
+    "bnb_4bit_use_double_quant": True,
+    "bnb_4bit_compute_dtype": torch.float32,
+}
 QUESTION = "What is 17 + 25? Answer with the number only."
 TOKENS = 8
 LLAMA = """
@@ -95,12 +106,13 @@ def prepare(name: str, folder: Path) -> Path:
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / f"{kind}.jsonl").write_text(text, encoding="utf-8")
     (folder / "lengths.py").write_text(PROGRAM, encoding="utf-8")
-    sampled = name in ("grpo", "magrpo")
+    algorithm = "magrpo" if name == "nf4" else name
+    sampled = algorithm in ("grpo", "magrpo")
     config = ExperimentConfig(
         output_dir=str(folder / "run"),
-        model={"model_name_or_path": MODEL},
+        model={"model_name_or_path": MODEL, "quantization": "nf4" if name == "nf4" else None},
         training={
-            "algorithm": name,
+            "algorithm": algorithm,
             "num_iterations": 3,
             "batch_size": 2,
             "learning_rate": 2e-5 if name == "sft" else 2e-4,
@@ -109,7 +121,7 @@ def prepare(name: str, folder: Path) -> Path:
         },
         generation={"max_new_tokens": TOKENS},
         evaluation={"episodes": 0},
-        **({name: {"group_size": 2}} if sampled else {}),
+        **({algorithm: {"group_size": 2}} if sampled else {}),
         **CASES[name],
     )
     config.save(folder / "x.yaml")
@@ -153,7 +165,7 @@ def test_an_algorithm_trains_it(name: str, trained: Callable[[str], Path]) -> No
     assert any(row.get("grad_norm", 0.0) > 0 for row in steps), steps
 
 
-@pytest.mark.parametrize("name", ["magrpo", "sft"])
+@pytest.mark.parametrize("name", ["magrpo", "sft", "nf4"])
 def test_a_killed_run_resumes_bit_for_bit(
     name: str, trained: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -186,7 +198,11 @@ def client(trained: Callable[[str], Path]) -> Iterator[openai.OpenAI]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    served = [f"second={trained('magrpo') / 'final' / 'second'}", f"whole={trained('sft')}"]
+    served = [
+        f"second={trained('magrpo') / 'final' / 'second'}",
+        f"whole={trained('sft')}",
+        f"quantized={trained('nf4') / 'final' / 'second'}",
+    ]
     options = [word for each in served for word in ("--policy", each)]
     process = command(Path.cwd(), "serve", *options, "--port", "0", "--http-port", str(port))
     found = openai.OpenAI(api_key="none", base_url=f"http://127.0.0.1:{port}/v1", max_retries=0)
@@ -204,15 +220,21 @@ def client(trained: Callable[[str], Path]) -> Iterator[openai.OpenAI]:
         process.communicate(timeout=120)
 
 
-@pytest.mark.parametrize("name", ["second", "whole"])
+@pytest.mark.parametrize("name", ["second", "whole", "quantized"])
 def test_other_libraries_read_what_is_saved_and_answer_as_the_server(
     name: str, trained: Callable[[str], Path], client: openai.OpenAI, tmp_path: Path
 ) -> None:
     peft = pytest.importorskip("peft")
     place = tmp_path / "elsewhere"
-    if name == "second":
-        shutil.copytree(trained("magrpo") / "final" / "second", place)
-        base = AutoModelForCausalLM.from_pretrained(local_name(MODEL), dtype=torch.float32)
+    if name != "whole":
+        run = trained("magrpo" if name == "second" else "nf4")
+        shutil.copytree(run / "final" / "second", place)
+        bits = BitsAndBytesConfig(load_in_4bit=True, **NF4) if name == "quantized" else None
+        base = AutoModelForCausalLM.from_pretrained(
+            local_name(MODEL), dtype=torch.float32, quantization_config=bits
+        )
+        if bits is not None:  # as the card says: with the numbers of the training
+            base = base.dequantize()
         model = peft.PeftModel.from_pretrained(base, place)
     else:
         shutil.copytree(trained("sft") / "final", place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,6 +87,7 @@ def replayed(exchanges: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]
 @pytest.fixture(autouse=True)
 def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_engine, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(vllm, "FRESH", math.inf)  # no second look at a slow machine
 
 
 @pytest.fixture
