@@ -1,7 +1,5 @@
 """Reads the arguments of a trainer: environments or rows, models and the agents they act for."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import os

@@ -1,7 +1,5 @@
 """A check-up of a config before a run: prompts with their masks, and four played episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from mrlm.build.policies import LiveObjects

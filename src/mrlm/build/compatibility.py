@@ -1,8 +1,6 @@
 """Checks, before a model is loaded, that workflow and data provide the episodes that an algorithm
 requires."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """Fills in what another library's trainer does where nothing is given (`mrlm.trl` and
 `mrlm.comlrl`)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Builds the engine of every policy from the sections `engine` and `policies`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Collection, Mapping
 from typing import Any

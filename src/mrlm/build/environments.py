@@ -1,8 +1,6 @@
 """Builds the environments of a run, each with its workflow, from the sections `environments` and
 `workflow`."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """The folder of a run: its path, the state of an earlier run there, and the log in it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

@@ -1,8 +1,6 @@
 """An experiment with a human player in place of one agent. The caller decides how the person is
 prompted."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace

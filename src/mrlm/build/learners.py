@@ -1,8 +1,6 @@
 """Builds a learner for every trained policy and the critics that an algorithm requires, with their
 optimiser settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """Reads the arguments of a trainer that are live objects: an `LLMEnvironment`, rows with reward
 functions, a workflow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

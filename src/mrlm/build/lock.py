@@ -1,7 +1,5 @@
 """The lock of a run's folder: one process writes to it at a time."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """A check-up of the machine: versions, devices, isolation of programs, ports, disk and threads."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """The tokens of a micro-batch, where `training.max_tokens_per_microbatch` is `auto`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any

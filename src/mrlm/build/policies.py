@@ -1,8 +1,6 @@
 """The policy assignment of a run (agent -> policy), decided once and logged, and the loading of its
 policies with every base shared that can be."""
 
-from __future__ import annotations
-
 import copy
 import difflib
 import logging
@@ -81,7 +79,7 @@ class PolicyAssignment:
         """agent -> policy, for agents whose policies are trained."""
         return {a: name for a, name in self.policy_of.items() if self.policies[name].trainable}
 
-    def rotated(self, roles: Sequence[str], places: int) -> PolicyAssignment:
+    def rotated(self, roles: Sequence[str], places: int) -> "PolicyAssignment":
         """The assignment after the policies have moved `places` places along `roles`."""
         names = [self.policy_of[role] for role in roles]
         moved = {role: names[(i + places) % len(names)] for i, role in enumerate(roles)}
@@ -105,7 +103,7 @@ class PlayPlan:
     assignment: PolicyAssignment
     peers: Peers = ALONE
 
-    def only(self, agents: Collection[str], policies: Collection[str]) -> PlayPlan:
+    def only(self, agents: Collection[str], policies: Collection[str]) -> "PlayPlan":
         """The plan of some agents and policies alone."""
         of = {agent: name for agent, name in self.assignment.policy_of.items() if agent in agents}
         chosen = {name: item for name, item in self.assignment.policies.items() if name in policies}
@@ -116,7 +114,7 @@ class PlayPlan:
 
 def assign(
     config: ExperimentConfig, environments: Sequence[EnvironmentSpec], parts: LiveObjects
-) -> PolicyAssignment:
+) -> "PolicyAssignment":
     """Assigns policies to agents: as the config names them; else one agent per agent of the
     environments, and one policy per agent. A workflow may name its agents itself."""
     wide = [env for env in environments if len(env.agents) > 1 or not config.agents]

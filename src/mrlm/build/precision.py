@@ -1,7 +1,5 @@
 """The compute precision of a run: `training.precision: auto`, decided in one place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

@@ -1,8 +1,6 @@
 """A dry run's look at a run: its settings in two groups, and what every agent reads first, with the
 tokens that are trained on."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

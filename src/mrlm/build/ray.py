@@ -1,8 +1,6 @@
 """A run on a Ray cluster: which policies share a worker, where workers are placed, and how a run
 recovers from a lost one. The cluster and the workers' code are in `distributed/on_ray`."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import logging

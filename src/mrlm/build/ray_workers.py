@@ -1,8 +1,6 @@
 """Specs of Ray workers: the policies of one base, how they are built there, and which workers train
 and sample from them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import torch

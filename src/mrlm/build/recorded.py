@@ -1,8 +1,6 @@
 """The config that a run records: that of its live objects too, by the names under which another
 process can import or read them. An object without such a name is recorded as one of the program."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,8 +1,6 @@
 """Builds a `Run` from an `ExperimentConfig`: the only module that connects the parts and loads
 plug-ins by name."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The parts of a run that are known before a model is loaded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

@@ -1,8 +1,6 @@
 """Builds a `Schedule` from `training.schedule` and the algorithm, with checks, and the policy
 assignment at every point of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from mrlm.build.policies import PlayPlan, PolicyAssignment, make_settings

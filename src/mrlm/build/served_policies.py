@@ -1,7 +1,5 @@
 """Policies for a server, from folders, runs or a config, with the engine that samples for them."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Builds the source of a run's groups from a config: rollouts, rows, or both."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

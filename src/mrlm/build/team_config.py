@@ -1,7 +1,5 @@
 """The config of a team by itself: who plays with which policy, in what; nothing of its training."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,8 +1,6 @@
 """The command line. It reads arguments, calls one function of the library and reports the result;
 heavy libraries are loaded by the command that needs them."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import pkgutil

@@ -1,7 +1,5 @@
 """Arguments that several commands share."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json
@@ -121,7 +119,7 @@ def config_to_play(
     overrides: Sequence[str] | None,
     model: str | None,
     environments: Sequence[str | dict[str, Any]] | None,
-) -> ExperimentConfig:
+) -> "ExperimentConfig":
     """The experiment whose agents should play, with the models they should use.
 
     Args:

@@ -1,7 +1,5 @@
 """`mrlm doctor`: examines a run, a config before a run, or the machine."""
 
-from __future__ import annotations
-
 import json
 import sys
 import textwrap
@@ -82,7 +80,7 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
     return bool(located or ended)
 
 
-def _story(stage: Path, alarm: Alarm, several: bool) -> str:
+def _story(stage: Path, alarm: "Alarm", several: bool) -> str:
     from mrlm.tracking.console import printable
 
     owner = alarm.agent or alarm.policy
@@ -96,7 +94,7 @@ def _story(stage: Path, alarm: Alarm, several: bool) -> str:
     return printable("\n".join(lines)) + "\n"
 
 
-def _checks(path: Path, overrides: list[str], quiet: bool) -> Iterator[Check]:
+def _checks(path: Path, overrides: list[str], quiet: bool) -> "Iterator[Check]":
     """The checks of all stages of a config."""
     from mrlm.build.checkup import check_config
     from mrlm.config import load_config
@@ -108,7 +106,7 @@ def _checks(path: Path, overrides: list[str], quiet: bool) -> Iterator[Check]:
         yield from check_config(stage, colour=not quiet and sys.stdout.isatty())
 
 
-def _report(checks: Iterable[Check], as_json: bool) -> bool:
+def _report(checks: "Iterable[Check]", as_json: bool) -> bool:
     """Prints checks as they end; whether one failed."""
     failed = False
     for check in checks:

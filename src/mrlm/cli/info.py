@@ -1,7 +1,5 @@
 """`mrlm info`: versions, devices and all plug-ins; or the contents of a server."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform
@@ -43,7 +41,7 @@ def info(
         _plugins()
 
 
-def _server(address: str, wait: float, access: Access) -> None:
+def _server(address: str, wait: float, access: "Access") -> None:
     from mrlm.serving.client.calling import address_of
     from mrlm.serving.client.link import server_info
 

@@ -1,8 +1,6 @@
 """`mrlm new`: writes a plug-in with the smallest config that trains with it. The texts are the
 examples of CONTRIBUTING.md."""
 
-from __future__ import annotations
-
 import importlib.util
 import keyword
 import re

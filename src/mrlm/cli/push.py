@@ -1,7 +1,5 @@
 """`mrlm push`: publishes a team as one repository of the Hugging Face Hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mrlm.cli._options import aligned

@@ -1,7 +1,5 @@
 """`mrlm recipe`: lists the recipes of papers, shows one, or runs one at one of its scales."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

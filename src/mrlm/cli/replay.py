@@ -1,7 +1,5 @@
 """`mrlm replay`: re-executes a logged episode, token for token, or plays on from a turn of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -110,7 +108,7 @@ def turn_of(text: str) -> tuple[str, int]:
     return agent, int(turn)
 
 
-def _columns(episode: RecordedEpisode) -> str:
+def _columns(episode: "RecordedEpisode") -> str:
     """Minimum, mean and maximum of every column of every turn."""
     rows: list[Sequence[str]] = [("turn", "column", "min", "mean", "max")]
     for number, turn in enumerate(episode.turns, 1):

@@ -1,7 +1,5 @@
 """`mrlm view`: shows a run in the browser, also while it is written."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Sequence
@@ -45,7 +43,7 @@ def view(
         return
 
 
-def play_branches(run: Path, episode: str, **request: Any) -> Sequence[PlayedBranch]:
+def play_branches(run: Path, episode: str, **request: Any) -> "Sequence[PlayedBranch]":
     """Plays an episode again from one of its turns."""
     from mrlm.replays.play_from import play_from
 

@@ -1,7 +1,5 @@
 """`mrlm why`: the turns and agents that the outcome of an episode came from."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +53,7 @@ def why(
         typer.echo(LIMITS)
 
 
-def _show(result: Why) -> None:
+def _show(result: "Why") -> None:
     console = Console(highlight=False, soft_wrap=True)
     state = "a success" if result.solved else "not a success"
     same = "replayed exactly" if result.exact else "NOT replayed exactly"
@@ -111,7 +109,7 @@ def _row(table: Table, *cells: str) -> None:
     table.add_row(*texts)
 
 
-def _estimate(estimate: MeanEstimate) -> str:
+def _estimate(estimate: "MeanEstimate") -> str:
     if estimate.low is None or estimate.high is None:
         return _number(estimate.value)
     return f"{_number(estimate.value)} [{estimate.low:.2f}, {estimate.high:.2f}]"

@@ -1,8 +1,6 @@
 """The flat argument names of other trainers, and the config path of each (`aliases.yaml`): one
 table for `args=`, keywords and YAML."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Comparison of configs: plain data, dotted keys, and the keys that may change on resumption."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import inspect

@@ -1,8 +1,6 @@
 """Classes of other libraries under their names: `mrlm.trl` and `mrlm.comlrl` have the algorithms of
 this library with the other's defaults and counts (`compatible.yaml`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Any

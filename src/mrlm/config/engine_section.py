@@ -1,7 +1,5 @@
 """The section of the engine, field by field."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,8 +1,6 @@
 """The config of a whole experiment: all sections, the algorithm's settings, the stages of a
 pipeline, and consistency checks between them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -74,7 +72,7 @@ class ExperimentConfig(Section):
     distributed: DistributedConfig = Field(default_factory=DistributedConfig)
     stages: list[StageConfig] = Field(default_factory=list)
     """A pipeline: each stage is this config with changes, and starts from the previous weights."""
-    _stage_configs: tuple[list[Any], list[tuple[str, ExperimentConfig]]] = PrivateAttr(
+    _stage_configs: tuple[list[Any], list[tuple[str, "ExperimentConfig"]]] = PrivateAttr(
         default_factory=lambda: ([], [])
     )
     """The configs of the stages, after the set values of which they were made, and their own."""
@@ -130,7 +128,7 @@ class ExperimentConfig(Section):
         fields: Mapping[str, Any] | None = None,
         *,
         replacing: bool = True,
-    ) -> ExperimentConfig:
+    ) -> "ExperimentConfig":
         """A copy of this config with changes.
 
         Args:
@@ -157,11 +155,11 @@ class ExperimentConfig(Section):
 
     def joined(
         self, changes: Mapping[str, Any], fields: Mapping[str, Any] | None = None
-    ) -> ExperimentConfig:
+    ) -> "ExperimentConfig":
         """`merged` without `replacing`, its name until 0.2."""
         return self.merged(changes, fields, replacing=False)
 
-    def stage_configs(self) -> list[tuple[str, ExperimentConfig]]:
+    def stage_configs(self) -> list[tuple[str, "ExperimentConfig"]]:
         """The runs of this experiment in order, each with its name: its stages, or itself (named
         `""`). Sections of algorithms that a stage does not use are left out of it.
 
@@ -180,7 +178,7 @@ class ExperimentConfig(Section):
             runs.append((section.name, stage))
         return runs
 
-    def _made_stages(self, values: Mapping[str, Any]) -> list[tuple[str, ExperimentConfig]]:
+    def _made_stages(self, values: Mapping[str, Any]) -> list[tuple[str, "ExperimentConfig"]]:
         base = {key: value for key, value in values.items() if key != "stages"}
         runs: list[tuple[str, ExperimentConfig]] = []
         used: set[str] = {normalize.section_key(self.training.algorithm)}

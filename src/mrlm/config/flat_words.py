@@ -1,8 +1,6 @@
 """Config classes of trainers (an algorithm's settings and the flat words), and the conversion of
 their words to settings and config paths."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import os

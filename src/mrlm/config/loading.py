@@ -1,7 +1,5 @@
 """Loading of an `ExperimentConfig` from a file and command line overrides."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Conversion of user input to canonical keys: aliases are resolved, flat words moved to their
 sections, objects converted to mappings. Values are validated later."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

@@ -1,8 +1,6 @@
 """Settings and classes of other libraries without an equivalent here: the reason, and alternatives.
 Those with an equivalent are in `aliases.yaml`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache

@@ -1,8 +1,6 @@
 """Presets: the numbers of a paper as settings of an algorithm, each with its place in the paper.
 Those of this library's algorithms are in `algorithms/presets/<algorithm>.yaml`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Files and folders named in a config. In a config file they are relative to that file, so that an
 experiment and its run folders can be moved; in memory they are absolute."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -1,8 +1,6 @@
 """The sections for play, field by field: generation, agents, environments, workflow, evaluation and
 opponents."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -196,7 +194,7 @@ class EnvironmentConfig(PluginSection):
         return value
 
     @model_validator(mode="after")
-    def _remote_or_not(self) -> EnvironmentConfig:
+    def _remote_or_not(self) -> "EnvironmentConfig":
         remote_settings = [name for name in REMOTE if getattr(self, name)]
         if remote_settings and not self.remote:
             raise ValueError(

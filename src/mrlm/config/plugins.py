@@ -1,8 +1,6 @@
 """Conversion of the keys of a section to the arguments of a plug-in's constructor, by its
 signature."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import typing

@@ -1,8 +1,6 @@
 """The decision whether a config may name code, commands and addresses: not if its folder was pulled
 from the Hub, until the user trusts it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,6 @@
 """Strict reading and writing of YAML: `1e-6` is a number, dates are text, and duplicate keys are
 errors."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum

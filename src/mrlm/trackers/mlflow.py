@@ -1,7 +1,5 @@
 """MLflow; a resumed run continues under the same id."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """TensorBoard event files in the run folder, through tensorboardX."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Trackio, a local-first tracker; a resumed run continues under the same name."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Weights & Biases; a resumed run continues under the same id."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Mapping, Sequence

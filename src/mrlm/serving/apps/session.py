@@ -1,8 +1,6 @@
 """The calls of one episode of an app: the agent that speaks, the rollout that a conversation
 continues, and the rewards from inside."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets
@@ -25,7 +23,7 @@ from mrlm.serving.policies.openai_fields import Fields, spoken
 
 log: logging.Logger = logging.getLogger("mrlm")
 
-CURRENT: ContextVar[AppSession | None] = ContextVar("session", default=None)
+CURRENT: ContextVar["AppSession | None"] = ContextVar("session", default=None)
 """The episode of the running code."""
 TURNS: ContextVar[list[Turn]] = ContextVar("turns")
 """The turns of the call that is being answered."""
@@ -57,7 +55,7 @@ class Call:
 class Speaker:
     """An agent as its client calls it."""
 
-    def __init__(self, session: AppSession, agent: Agent) -> None:
+    def __init__(self, session: "AppSession", agent: Agent) -> None:
         self.session = session
         self.agent = agent
         self.name: str = agent.name

@@ -1,7 +1,5 @@
 """The workflow of the environment `app`: it runs the app of an episode, whose calls are turns."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect
