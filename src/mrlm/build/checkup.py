@@ -22,14 +22,8 @@ TASKS, SAMPLES = 2, 2
 
 
 def check_config(config: ExperimentConfig, colour: bool = False) -> Iterator[Check]:
-    """Checks of one stage, in order; the last ones play.
-
-    Args:
-        colour: show the mask of prompts in colours of a terminal.
-
-    Raises:
-        ConfigError: the config cannot be run at all.
-    """
+    """Checks of one stage, in order; the last ones play. With `colour`, masks of prompts are in
+    colours of a terminal. Raises `ConfigError`: the config cannot be run at all."""
     plan = plan_of(config, LiveObjects())
     yield Check(
         "config",

@@ -43,11 +43,8 @@ def engine_of(config: ExperimentConfig, policies: Mapping[str, Policy]) -> Engin
 
 
 def check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
-    """The engine plug-in for policies with weights here, and the arguments it takes.
-
-    Raises:
-        ConfigError: it does not exist, or does not take its settings.
-    """
+    """The engine plug-in for policies with weights here, and the arguments it takes. Raises
+    `ConfigError`: it does not exist, or does not take its settings."""
     name = config.engine.name
     plugin = registry.load("engines", name)
     accepts = inspect.signature(plugin).parameters

@@ -110,11 +110,8 @@ def _own_critic(plan: PlayPlan, policy: Policy, job: LearningJob) -> Policy | No
 
 
 def _given_critic(plan: PlayPlan, policy: Policy, of_team: bool) -> Policy | None:
-    """The given network of a critic: a live model, or `training.critic_model`.
-
-    Raises:
-        ConfigError: it knows fewer tokens than the policy.
-    """
+    """The given network of a critic: a live model, or `training.critic_model`. Raises
+    `ConfigError`: it knows fewer tokens than the policy."""
     section, path = plan.config.model, plan.config.training.critic_model
     live = plan.parts.critics.get(policy.name, plan.parts.critics.get(TEAM))
     if path is None and live is None:

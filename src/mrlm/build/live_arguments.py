@@ -47,11 +47,7 @@ def opened_llm(
     *environments: list[Any],
 ) -> tuple[Any, ...]:
     """The config with the settings of an `LLMEnvironment`, its model, the tokenizer, and the
-    environments with its rewards; any other model as it is.
-
-    Raises:
-        ConfigError: it is frozen.
-    """
+    environments with its rewards; any other model as it is. Raises `ConfigError`: it is frozen."""
     if not isinstance(llm, LLMEnvironment):
         return config, llm, tokenizer, *environments
     if llm.mode is EnvironmentMode.CLIENT:

@@ -94,12 +94,8 @@ def build(
 
 
 def run_of(plan: RunPlan, config: ExperimentConfig, resume: Path | None) -> Run:
-    """Builds the run of a plan.
-
-    Args:
-        config: the config of which it was made.
-        resume: a run folder or checkpoint to continue from.
-    """
+    """Builds the run of a plan, made of a config, from its beginning or from the run folder or
+    checkpoint `resume`."""
     peers = plan.peers
     peers.first(lambda: check_free(run_folder(config)))
     log.info("%s", assignment_text(plan))
@@ -173,15 +169,10 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
     population.exchange = partial(exchange, run)
     placing.ready(run, checkpoint)
     if checkpoint is not None:
-        _continue(run, checkpoint)
+        restore(run, checkpoint)
+        log.info("continuing from %s", checkpoint)
     run.log.note(amount(plan, facts_of(plan).turns, total))
     return run
-
-
-def _continue(run: Run, checkpoint: Path) -> None:
-    """Restore a run from a checkpoint."""
-    restore(run, checkpoint)
-    log.info("continuing from %s", checkpoint)
 
 
 def placement_of(plan: RunPlan) -> InProcess:
@@ -223,10 +214,7 @@ CHECKS: tuple[Callable[[RunPlan], None], ...] = (
 
 def plan_of(config: ExperimentConfig, parts: LiveObjects, peers: Peers = ALONE) -> RunPlan:
     """The plan of a run, with everything checked that can be checked before a model is loaded.
-
-    Raises:
-        ConfigError: something requested does not exist or does not fit.
-    """
+    Raises `ConfigError`: something requested does not exist or does not fit."""
     refuse_program(config, parts)
     config = with_precision(config, parts.models)
     algorithm = config.algorithm_settings()
@@ -276,12 +264,9 @@ def arithmetic_of(
     parameters: int | None = None,
     free: float | None = None,
 ) -> Plan:
-    """The memory and time estimate of a run.
-
-    Args:
-        shape, parameters: of every policy's model, where it is not available.
-        free: bytes of memory before the run; by default what is free here.
-    """
+    """The memory and time estimate of a run: with `shape` and `parameters` of every policy's model,
+    where it is not available, and `free` bytes of memory before the run (by default what is free
+    here)."""
     config, assignment = plan.config, plan.assignment
     device = device_type(config)
     if free is None:

@@ -25,13 +25,9 @@ MODEL = (
 
 
 def team_config(plan: PlayPlan) -> dict[str, Any]:
-    """The sections of a config that play the team of a plan: its agents with their policies and
-    prompts, its workflow and its environments. All policies are frozen; those with weights name the
-    model they begin with. Environments given as objects are left out.
-
-    Returns:
-        Plain data, of which `ExperimentConfig` accepts every key.
-    """
+    """The sections of a config that play the team of a plan, as plain data: its agents with their
+    policies and prompts, its workflow and its environments. All policies are frozen; those with
+    weights name the model they begin with. Environments given as objects are left out."""
     config, set_values = plan.config, normalize.as_mappings(plan.config.given())
     if kind := section_of(plan).quantization:
         set_values.setdefault("model", {})["quantization"] = kind

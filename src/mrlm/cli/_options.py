@@ -166,10 +166,7 @@ def app_sections(
     app: str | None, reward: str | None, data: str | None, agents: str | None
 ) -> list[dict[str, Any]]:
     """The environment `app` that options describe, as a list of sections; empty without `--app`.
-
-    Raises:
-        ConfigError: an option of an app is given without one, or the rows are missing.
-    """
+    Raises `ConfigError`: an option of an app is given without one, or the rows are missing."""
     if app is None:
         for name, value in (("--reward", reward), ("--data", data), ("--agents", agents)):
             if value is not None:
@@ -222,11 +219,7 @@ def recorded_at(folder: Path) -> str:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Writes a JSON file atomically.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Writes a JSON file atomically. Raises `ConfigError`: it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:

@@ -31,15 +31,8 @@ SPECIAL = re.compile(r"the_team|TheTeam|\{(\w+)\}")
 
 
 class InitAnswers(NamedTuple):
-    """The answers to the five questions.
-
-    Args:
-        agents: names of the agents.
-        model: model folder or hub id.
-        data: a data set, or `examples`.
-        workflow: name of a workflow.
-        device: `cpu`, or an accelerator of `mrlm plan`.
-    """
+    """The answers to the five questions: `data` is a data set, or `examples`; `device` is `cpu`, or
+    an accelerator of `mrlm plan`."""
 
     agents: list[str]
     model: str

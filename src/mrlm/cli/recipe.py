@@ -53,11 +53,7 @@ def names() -> list[str]:
 
 
 def known(name: str) -> str:
-    """The name of a recipe.
-
-    Raises:
-        ConfigError: no recipe has this name.
-    """
+    """The name of a recipe. Raises `ConfigError`: no recipe has this name."""
     if name not in names():
         raise ConfigError(unknown(name, names(), "recipes"))
     return name
@@ -70,11 +66,8 @@ def scales(name: str) -> list[str]:
 
 
 def config_of(name: str, scale: str) -> Path:
-    """The config file of a recipe at one scale.
-
-    Raises:
-        ConfigError: the recipe does not exist, or has no such scale.
-    """
+    """The config file of a recipe at one scale. Raises `ConfigError`: the recipe does not exist, or
+    has no such scale."""
     available = scales(known(name))
     if scale not in available:
         raise ConfigError(f"recipe {name}: {unknown(scale, available, '--scale')}")

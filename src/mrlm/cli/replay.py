@@ -97,11 +97,7 @@ def _play_on(
 
 
 def turn_of(text: str) -> tuple[str, int]:
-    """`agent:turn` as (agent, turn).
-
-    Raises:
-        ConfigError: it has another form.
-    """
+    """`agent:turn` as (agent, turn). Raises `ConfigError`: it has another form."""
     agent, _, turn = text.rpartition(":")
     if not agent or not turn.isdigit():
         raise ConfigError(f"{text!r} is not a turn; write AGENT:TURN, such as solver:0")

@@ -153,11 +153,8 @@ def _word(path: Path) -> str:
 
 
 def closing(config: "ExperimentConfig", result: "TrainResult", again: str) -> str:
-    """The closing text: results, their location, and what to try next.
-
-    Args:
-        again: the command that continues it.
-    """
+    """The closing text: results, their location, and what to try next; `again` is the command that
+    continues the run."""
     from mrlm.tracking.curves import learning_curve
 
     stages = config.stage_configs()

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from mrlm.core.errors import ConfigError
-from mrlm.core.replacing import replacing
-from mrlm.record.filters import check_names, parse_filter
+from mrlm.record.exports.files import new_file
+from mrlm.record.filters import check_names, evaluation, parse_filter
 from mrlm.tracking.metric_table import described
 from mrlm.viewer.choice import Candidate, Choice, choose
-from mrlm.viewer.listing import EpisodeList, group_key, is_evaluation
+from mrlm.viewer.listing import EpisodeList, group_key
 from mrlm.viewer.source import ViewedStage, run_names, viewed_runs
 
 STATIC = Path(__file__).parent / "static"
@@ -103,8 +103,10 @@ def export_run(
         if len(text) <= limit or share < 0.01 or not chosen.numbers:
             break
         share *= min(0.9, 0.95 * limit / len(text))
-    size = _write(output, text)
-    return Exported(output, len(chosen.numbers), len(candidates), size, chosen.sentence)
+    with new_file(output) as file:
+        file.write_text(text, encoding="utf-8")
+    counts = len(chosen.numbers), len(candidates), output.stat().st_size
+    return Exported(output, *counts, chosen.sentence)
 
 
 def _candidates(stages: Sequence[ViewedStage]) -> tuple[list[Candidate], float]:
@@ -127,7 +129,7 @@ def _candidates(stages: Sequence[ViewedStage]) -> tuple[list[Candidate], float]:
                 stage.name,
                 row.get("step") or 0,
                 group_key(stage.name, row),
-                is_evaluation(row),
+                evaluation(row),
                 reward if isinstance(reward, int | float) else -math.inf,
                 len(text),
                 (stage.name, *_key(row)) in cited,
@@ -368,17 +370,3 @@ def shell(
 def _address(path: Path) -> str:
     source = re.sub(r"^\s*//.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return "data:text/javascript;base64," + base64.b64encode(source.encode()).decode()
-
-
-def _write(path: Path, text: str) -> int:
-    """Writes the file atomically. Returns its size."""
-    data = text.encode()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_bytes(data)
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror}; give another file with --output"
-        ) from error
-    return len(data)

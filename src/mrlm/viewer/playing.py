@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 MOST = 64
 """Branches of one request."""
@@ -17,32 +17,10 @@ BEAT = 5.0
 """Seconds between the signs of life that a waiting page receives."""
 
 
-class PlayedBranch(Protocol):
-    """A branch as `play` returns it; `row` is as in `docs/record.md`."""
-
-    @property
-    def row(self) -> Mapping[str, Any]: ...
-
-
-class PlayFunction(Protocol):
-    """Plays an episode from one of its turns; a function of a module, since it is called in another
-    process."""
-
-    def __call__(
-        self,
-        run: Path,
-        episode: str,
-        *,
-        step: int | None,
-        agent: str,
-        turn: int,
-        n: int,
-        weights: str | None,
-        greedy: bool,
-        message: str | None,
-    ) -> Sequence[PlayedBranch]:
-        """Plays `n` branches of an episode of a run folder."""
-        ...
+PlayFunction = Callable[..., Sequence[Any]]
+"""`play(run, episode, **request)` of a run folder, an episode's id and the fields of `checked`
+returns branches, whose `row` is as in `docs/record.md`; a function of a module, since it is called
+in another process."""
 
 
 class PlayError(Exception):

@@ -13,7 +13,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.record.files import PLAIN, episode_file
 from mrlm.record.filters import Filter
 from mrlm.record.opening import check_folder, parsed_line, run_file
-from mrlm.record.reader import METRICS, read_run
+from mrlm.record.reader import METRICS, json_rows, read_run
 
 CONFIG = "config.yaml"
 PROFILE = "profile.jsonl"
@@ -63,7 +63,7 @@ class ViewedStage:
     def phases(self) -> dict[str, Any]:
         """Seconds of each step by phase, as a profiled run writes them: `steps` and, as pairs,
         `seconds`; the time before the first step is left out."""
-        rows = [row for row in self._lines(PROFILE) if row["step"]]
+        rows = [row for row in json_rows(self.folder, PROFILE) if row["step"]]
         names = dict.fromkeys(name for row in rows for name in row["seconds"])
         spent = [
             (name, [round(sum(row["seconds"].get(name, {}).values()), 6) for row in rows])
@@ -80,7 +80,7 @@ class ViewedStage:
     @property
     def alarms(self) -> list[dict[str, Any]]:
         """The rows of `alarms.jsonl`."""
-        return self._lines(ALARMS)
+        return list(json_rows(self.folder, ALARMS))
 
     @property
     def explained(self) -> dict[tuple[str, int], dict[str, Any]]:
@@ -101,14 +101,6 @@ class ViewedStage:
                     "write it again"
                 ) from error
         return results
-
-    def _lines(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a file of JSON lines, without an incomplete end; none without the file."""
-        path = run_file(self.folder, name)
-        if path is None:
-            return []
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return [parsed_line(line, path) for line in file if line.endswith("\n")]
 
     @property
     def vocabulary(self) -> dict[str, list[bytes]]:
