@@ -45,19 +45,10 @@ def as_here(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counted(face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The words of a config of another library with its counts as counts of this one.
-
-    Args:
-        face: its class.
-        words: flat word -> value, defaults included.
-        fields: the algorithm's settings.
-
-    Returns:
-        Flat words, and settings by their config path.
-
-    Raises:
-        ConfigError: a count that this library cannot have; names the nearest that it can.
-    """
+    """The words of a config of another library (flat word -> value, defaults included) with its
+    counts as counts of this one: flat words, and settings by their config path. `fields` are the
+    algorithm's settings. Raises `ConfigError`: a count that this library cannot have; names the
+    nearest that it can."""
     if face.library == "trl":
         return _optimiser_steps(face, words, fields)
     return _nodes(face, words)

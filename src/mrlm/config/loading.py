@@ -53,12 +53,9 @@ def load_config(
 
 
 def read_settings(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]:
-    """The settings of a YAML file as written, if they may be used (`trust`: of any author).
-    Modules in its folder can be imported from now on, if it is trusted.
-
-    Raises:
-        ConfigError: the file cannot be read, is not a mapping, or needs trust.
-    """
+    """The settings of a YAML file as written, if they may be used (`trust`: of any author). Modules
+    in its folder can be imported from now on, if it is trusted. Raises `ConfigError`: the file
+    cannot be read, is not a mapping, or needs trust."""
     where = str(path)
     try:
         text = Path(path).read_text(encoding="utf-8")

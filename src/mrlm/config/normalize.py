@@ -66,11 +66,8 @@ def _training(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def algorithm_class(name: str) -> type[Any]:
-    """The class of an algorithm.
-
-    Raises:
-        ConfigError: the name is unknown, or is not an algorithm.
-    """
+    """The class of an algorithm. Raises `ConfigError`: the name is unknown, or is not an
+    algorithm."""
     try:
         TrainingConfig(algorithm=name)
         cls = registry.load("algorithms", name)
@@ -135,11 +132,8 @@ class NestedSettings:
         return value
 
     def put(self, path: str, value: object, source: str) -> None:
-        """Set a value; setting the same value twice is allowed.
-
-        Raises:
-            ConfigError: the path already has another value.
-        """
+        """Set a value; setting the same value twice is allowed. Raises `ConfigError`: the path
+        already has another value."""
         current = self.get(path)
         if value == {} and isinstance(current, Mapping):
             return
@@ -165,10 +159,10 @@ def normalise(
     algorithm: str | None = None,
     base: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """User input with canonical keys and unchanged values.
+    """A whole config or a part of one, whose sections may be mappings, sections or config objects,
+    with canonical keys and unchanged values.
 
     Args:
-        data: a whole config or a part of one; sections may be mappings, sections or config objects.
         algorithm: the run's algorithm, if `data` does not name it.
         base: the canonical config that `data` will be merged into.
 

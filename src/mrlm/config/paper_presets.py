@@ -58,11 +58,7 @@ def read_presets(file: Path) -> dict[str, PaperPreset]:
 
 
 def preset_of(presets: Mapping[str, PaperPreset], name: object, algorithm: str) -> PaperPreset:
-    """The preset of a name.
-
-    Raises:
-        ConfigError: the algorithm does not have it.
-    """
+    """The preset of a name. Raises `ConfigError`: the algorithm does not have it."""
     if isinstance(name, str) and name in presets:
         return presets[name]
     choices = f"use {' or '.join(presets)}" if presets else "it has none; remove it"

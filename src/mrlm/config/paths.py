@@ -40,13 +40,9 @@ Change = Callable[[str], str]
 def absolute(data: object, folder: Path, aliases: Mapping[str, str] | None = None) -> Any:
     """Config data with its paths made absolute.
 
-    A path is looked up in `folder`, then in the current folder, then in `aliases`. A path found in
-    none of these is unchanged: it may be a hub id, or the name of a preset.
-
-    Args:
-        data: nested mappings and lists.
-        folder: folder of the config file.
-        aliases: path as written -> its original location.
+    A path is looked up in `folder`, that of the config file, then in the current folder, then in
+    `aliases` (path as written -> its original location). A path found in none of these is
+    unchanged: it may be a hub id, or the name of a preset.
     """
 
     def change(text: str) -> str:

@@ -63,11 +63,8 @@ class GenerationConfig(_Sampling):
     }
 
     def sampling(self, **overrides: Any) -> SamplingParams:
-        """The sampling parameters, with some fields replaced.
-
-        Raises:
-            ConfigError: an override is unknown or out of range.
-        """
+        """The sampling parameters, with some fields replaced. Raises `ConfigError`: an override is
+        unknown or out of range."""
         merged = GenerationConfig(**{**self.model_dump(), **overrides})
         return SamplingParams(*attrgetter(*FIELDS)(merged))
 
@@ -224,11 +221,8 @@ class EnvironmentConfig(PluginSection):
 
     def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
         """Keyword arguments for the environment's constructor, checked against its signature;
-        `max_turns` is passed to a parameter of that name, or to `max_attempts`.
-
-        Raises:
-            ConfigError: an argument is unknown, missing, or of the wrong type.
-        """
+        `max_turns` is passed to a parameter of that name, or to `max_attempts`. Raises
+        `ConfigError`: an argument is unknown, missing, or of the wrong type."""
         arguments, (named, _) = self.parameters, accepted(plugin)
         free = [
             limit_name
@@ -257,10 +251,7 @@ class WorkflowConfig(PluginSection):
 
     def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
         """Checked keyword arguments for the workflow's constructor; a plain function has none.
-
-        Raises:
-            ConfigError: an argument is unknown, missing, or of the wrong type.
-        """
+        Raises `ConfigError`: an argument is unknown, missing, or of the wrong type."""
         if not inspect.isclass(plugin):
             for name in self.parameters:
                 raise ConfigError(
@@ -326,12 +317,7 @@ class EvaluationConfig(Section):
 
     def replays(self, steps: int, episodes: int) -> int:
         """Replays of an evaluation where `effects` is not set: one for 40 episodes that are played
-        from one evaluation to the next.
-
-        Args:
-            steps: iterations of the run.
-            episodes: of an iteration.
-        """
+        from one evaluation to the next, in a run of `steps` iterations of so many episodes."""
         if self.effects is not None or not self.episodes:
             return 0
         return (min(self.every or steps, steps) * episodes + self.episodes * self.samples) // 40

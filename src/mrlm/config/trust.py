@@ -58,10 +58,9 @@ def is_trusted(path: Path) -> bool:
 
 
 def check(data: Any, where: str, path: Path | None = None, advice: str = "add --trust") -> None:
-    """Check that settings name no code, command or address, unless they are trusted.
+    """Check that settings as written name no code, command or address, unless they are trusted.
 
     Args:
-        data: the settings as written.
         where: their name in messages.
         path: their file; without one they are from elsewhere.
         advice: how the caller trusts them.

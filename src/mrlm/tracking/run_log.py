@@ -49,11 +49,8 @@ class Tracker:
 
     @staticmethod
     def problem(settings: Mapping[str, object]) -> str | None:
-        """The reason why it cannot start, or `None`; called before anything is written.
-
-        Args:
-            settings: the section of `training` with the tracker's name, if there is one.
-        """
+        """The reason why it cannot start, or `None`; called before anything is written, with the
+        section of `training` that has the tracker's name, if there is one."""
         return None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -63,15 +60,8 @@ class Tracker:
     def samples(
         self, step: int, name: str, table: Table, numbers: Mapping[str, Sequence[float]]
     ) -> None:
-        """Log completions of a step and distributions; nothing, if the tracker has no place for
-        them.
-
-        Args:
-            step: the step.
-            name: `train` or `eval`.
-            table: completions.
-            numbers: name of a distribution -> its numbers.
-        """
+        """Log completions of a step of `train` or `eval`, and distributions (name -> its numbers);
+        nothing, if the tracker has no place for them."""
 
     def payoffs(self, step: int, payoffs: Payoffs) -> None:
         """Log the pay-off matrix of self-play; nothing, if the tracker has no place for it."""
@@ -89,15 +79,8 @@ class Tracker:
 
 
 def check_trackers(names: Sequence[str], settings: Mapping[str, Any] | None = None) -> None:
-    """Check that trackers exist and can be used.
-
-    Args:
-        names: the trackers.
-        settings: the section `training`.
-
-    Raises:
-        PluginError: a tracker does not exist, or its library is not installed.
-    """
+    """Check that trackers exist and can be used with the settings of the section `training`. Raises
+    `PluginError`: a tracker does not exist, or its library is not installed."""
     for name in names:
         plugin = registry.load("trackers", name)
         if not (inspect.isclass(plugin) and issubclass(plugin, Tracker)):
@@ -188,21 +171,13 @@ class RunLog:
             self._examination.resume(self.folder, state.get("doctor"))
 
     def back(self, step: int, state: dict[str, Any]) -> None:
-        """Remove the rows after a step, as for a run that is resumed from there.
-
-        Args:
-            step: the last step that is kept.
-            state: the result of `state()` after that step.
-        """
+        """Remove the rows after a step, as for a run that is resumed from there, with the result of
+        `state()` after that step."""
         self._close_files()
         self._open(step + 1, state)
 
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Write the metrics of a step.
-
-        Raises:
-            TrainingError: the run folder cannot be written.
-        """
+        """Write the metrics of a step. Raises `TrainingError`: the run folder cannot be written."""
         numbers = {name: finite(value) for name, value in metrics.items()}
         line = {"step": step, "time": round(time.time(), 3), **numbers}
         self._append(self._metrics, [line])
@@ -240,16 +215,8 @@ class RunLog:
         opponents: Mapping[str, str] | None = None,
     ) -> None:
         """Write the episodes of a step, as far as `record` chooses them; known secrets in texts are
-        redacted, together with their tokens.
-
-        Args:
-            step: the step.
-            groups: its groups of episodes.
-            opponents: opponent -> the past player it represents.
-
-        Raises:
-            TrainingError: the run folder cannot be written.
-        """
+        redacted, together with their tokens. `opponents` maps an opponent to the past player it
+        represents. Raises `TrainingError`: the run folder cannot be written."""
         try:
             rows, thinned = write_episodes(
                 self._episodes,

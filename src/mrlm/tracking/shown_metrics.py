@@ -23,11 +23,8 @@ POINTS = 24
 
 
 class ShownMetrics:
-    """A table of metrics.
-
-    Args:
-        chosen: names or patterns (`entropy/*`) of metrics; empty: numbers by agent.
-    """
+    """A table of the metrics that are chosen by names or patterns (`entropy/*`); by none: numbers
+    by agent."""
 
     def __init__(self, chosen: Sequence[str] = ()) -> None:
         self.chosen: tuple[str, ...] = tuple(chosen)

@@ -25,12 +25,8 @@ WIDTH = 100
 
 
 def run_summary(history: Rows, folder: Path) -> str:
-    """Describes a run.
-
-    Args:
-        history: rows of metrics with `step`, and `stage` where there are several.
-        folder: its folder, with a `config.yaml` in it or in those of its stages.
-    """
+    """Describes a run by its rows of metrics with `step`, and `stage` where there are several, and
+    its folder, with a `config.yaml` in it or in those of its stages."""
     configs = _configs(folder)
     stages = sorted({row.get("stage", 0) for row in history})
     lines = []

@@ -12,11 +12,7 @@ class Candidate:
 
     Args:
         number: its place in the run.
-        stage: its stage.
-        step: its step.
         group: its group, unique in the run.
-        evaluation: whether it is one of an evaluation.
-        reward: its reward.
         size: its size in bytes.
         cited: whether an alarm cites it, or `mrlm why` explained it.
     """
@@ -33,24 +29,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen episodes.
-
-    Args:
-        numbers: their places in the run.
-        sentence: the rule, for readers of the page; empty if all are chosen.
-    """
+    """The places of the chosen episodes in the run, and the rule, for readers of the page; empty if
+    all are chosen."""
 
     numbers: frozenset[int]
     sentence: str
 
 
 def choose(candidates: Sequence[Candidate], limit: float) -> Choice:
-    """Chooses episodes whose sizes add up to at most the limit.
-
-    Args:
-        candidates: all episodes.
-        limit: the limit in bytes.
-    """
+    """Chooses episodes whose sizes add up to at most the limit, in bytes."""
     if sum(candidate.size for candidate in candidates) <= limit:
         return Choice(frozenset(candidate.number for candidate in candidates), "")
     cited = [*_within((candidate for candidate in candidates if candidate.cited), limit)]

@@ -40,7 +40,6 @@ class Exported:
     """A written page.
 
     Args:
-        path: the file.
         shown: number of episodes in it.
         total: number of episodes of the run.
         size: its size in bytes.
@@ -322,12 +321,7 @@ def _html(title: str, data: Mapping[str, str]) -> str:
 
 
 def import_map(source: str, address: Callable[[Path], str]) -> dict[str, str]:
-    """Module -> its address.
-
-    Args:
-        source: the file by which the page gets its data.
-        address: file -> its address.
-    """
+    """Module -> its address; `source` is the file by which the page gets its data."""
     shared = [path for path in sorted(STATIC.glob("*.js")) if path.name not in SOURCES]
     modules = {f"viewer/{path.name}": address(path) for path in shared}
     return modules | {"viewer/source.js": address(STATIC / source)}
@@ -341,16 +335,8 @@ def shell(
     start: str,
     blocks: Sequence[str] = (),
 ) -> str:
-    """The document around the modules.
-
-    Args:
-        title: its title.
-        nonce: the nonce of its scripts.
-        modules: the import map.
-        head: further lines of its head.
-        start: the first module.
-        blocks: lines after it.
-    """
+    """The document around the modules of an import map, with further lines of its head, the first
+    module, and lines after it."""
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',

@@ -30,13 +30,8 @@ class EpisodeList:
         return len(self.columns["step"])
 
     def add(self, stage: str, row: Mapping[str, Any], of: str = "") -> None:
-        """Adds an episode.
-
-        Args:
-            stage: its stage.
-            row: its row.
-            of: the episode of which it is a branch that a page has played.
-        """
+        """Adds an episode of a stage by its row; `of` is the episode of which it is a branch that a
+        page has played."""
         agents: Mapping[str, Any] = row.get("agents") or {}
         turns = [turn for agent in agents.values() for turn in agent.get("turns") or ()]
         text = _text(agents)

@@ -28,11 +28,7 @@ class PlayError(Exception):
 
 
 class Player:
-    """Plays what pages request.
-
-    Args:
-        play: plays branches; it has to be importable by its name.
-    """
+    """Plays what pages request, by a function that has to be importable by its name."""
 
     def __init__(self, play: PlayFunction) -> None:
         self._play = play
@@ -41,17 +37,10 @@ class Player:
     def branches(
         self, run: Path, request: Mapping[str, Any], beat: Callable[[], None]
     ) -> list[dict[str, Any]]:
-        """Plays branches and returns their rows. The process ends with the request: an exception of
-        `beat`, of a page that was left, ends both.
-
-        Args:
-            run: the run folder, or that of a stage.
-            request: as `checked` returns it.
-            beat: called every few seconds.
-
-        Raises:
-            PlayError: another request is being played, or this one failed.
-        """
+        """Plays branches of a request, as `checked` returns it, and returns their rows. The process
+        ends with the request: an exception of `beat`, which is called every few seconds, of a page
+        that was left, ends both. Raises `PlayError`: another request is being played, or this one
+        failed."""
         if not self._free.acquire(blocking=False):
             raise PlayError("another episode is being played; try again when it is done")
         context = multiprocessing.get_context("spawn")
@@ -90,15 +79,9 @@ def _work(play: PlayFunction, run: Path, request: dict[str, Any], answer: Connec
 
 
 def checked(request: Any, saved: Sequence[str]) -> dict[str, Any]:
-    """The fields of a request of a page, without its stage.
-
-    Args:
-        request: `id`, `agent`, `turn`, and optionally `step`, `n`, `greedy`, `weights`, `message`.
-        saved: names of the checkpoints.
-
-    Raises:
-        PlayError: a field is missing, unknown or wrong.
-    """
+    """The fields of a request of a page, without its stage: `id`, `agent`, `turn`, and optionally
+    `step`, `n`, `greedy`, `weights` (one of the checkpoints `saved`) and `message`. Raises
+    `PlayError`: a field is missing, unknown or wrong."""
     if not isinstance(request, dict):
         raise PlayError("the request is not an object")
     fields = {"step": None, "n": 1, "greedy": False, "weights": None, "message": None} | request

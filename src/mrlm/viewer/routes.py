@@ -49,15 +49,9 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The objects that all requests share.
-
-    Args:
-        folder: a run folder, or a folder of several.
-        access: the checks of requests.
-        player: plays branches.
-        listed: bytes of a file of episodes that are listed when a page opens.
-        stopping: set when the server stops.
-    """
+    """The objects that all requests share: the folder of a run, or of several; the checks of
+    requests; what plays branches; the bytes of a file of episodes that are listed when a page
+    opens; and an event that is set when the server stops."""
 
     folder: Path
     access: AccessCheck

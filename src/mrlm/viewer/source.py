@@ -30,7 +30,6 @@ class ViewedStage:
     Args:
         name: name of the stage's folder, after that of the run if there are several; empty for
             a single run without stages.
-        folder: its folder.
         run: name of its run; empty for a single run.
         accepts: whether the row of an episode is shown.
     """
@@ -84,11 +83,8 @@ class ViewedStage:
 
     @property
     def explained(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """(id of an episode, its step) -> what `mrlm why` saved about it.
-
-        Raises:
-            ConfigError: a file is not such a result.
-        """
+        """(id of an episode, its step) -> what `mrlm why` saved about it. Raises `ConfigError`: a
+        file is not such a result."""
         results = {}
         for path in sorted((self.folder / REPLAYED).glob("*.json")):
             try:
@@ -113,14 +109,8 @@ class ViewedStage:
 
 
 def viewed_runs(folders: Sequence[Path]) -> list[ViewedStage]:
-    """The stages of one or several runs, run by run.
-
-    Args:
-        folders: run folders, or those of stages.
-
-    Raises:
-        ConfigError: a folder does not exist, is not a run folder, or is given twice.
-    """
+    """The stages of one or several runs (run folders, or those of stages), run by run. Raises
+    `ConfigError`: a folder does not exist, is not a run folder, or is given twice."""
     if len(folders) == 1:
         return viewed_stages(folders[0])
     viewed = []
@@ -133,11 +123,7 @@ def viewed_runs(folders: Sequence[Path]) -> list[ViewedStage]:
 
 def run_names(folders: Sequence[Path]) -> list[str]:
     """Short names of run folders, all different: the folder's, with as many of its parents as it
-    takes.
-
-    Raises:
-        ConfigError: a folder is given twice.
-    """
+    takes. Raises `ConfigError`: a folder is given twice."""
     parts = [folder.resolve().parts for folder in folders]
     for folder, count in Counter(parts).items():
         if count > 1:
@@ -153,11 +139,8 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def viewed_stages(folder: Path) -> list[ViewedStage]:
-    """The stages of a run folder that have metrics or episodes.
-
-    Raises:
-        ConfigError: the folder does not exist or is not a run folder.
-    """
+    """The stages of a run folder that have metrics or episodes. Raises `ConfigError`: the folder
+    does not exist or is not a run folder."""
     check_folder(folder)
     if _has_record(folder):
         return [ViewedStage("", folder)]

@@ -136,7 +136,6 @@ class AppSession:
 
     Args:
         id: its part of the address.
-        env: the episode.
         names: names of the agents.
         many: agents of which there may be several instances, `NAME#1` -> who spawns them.
         agent_of: rule for the speaker of a request: system prompt -> name.
