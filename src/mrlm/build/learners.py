@@ -48,10 +48,7 @@ def make_learners(
 
 
 def make_critics(
-    plan: PlayPlan,
-    learners: Sequence[Learner],
-    policies: Mapping[str, Policy],
-    job: LearningJob,
+    plan: PlayPlan, learners: Sequence[Learner], policies: Mapping[str, Policy], job: LearningJob
 ) -> list[Critic]:
     """The critics beside the policies, or the one of the team."""
     config, critic = plan.config, job.algorithm.spec.critic

@@ -40,11 +40,7 @@ def with_parts(
 
 
 def opened_llm(
-    llm: Any,
-    tokenizer: Any,
-    config: ExperimentConfig,
-    parts: LiveObjects,
-    *environments: list[Any],
+    llm: Any, tokenizer: Any, config: ExperimentConfig, parts: LiveObjects, *environments: list[Any]
 ) -> tuple[Any, ...]:
     """The config with the settings of an `LLMEnvironment`, its model, the tokenizer, and the
     environments with its rewards; any other model as it is. Raises `ConfigError`: it is frozen."""

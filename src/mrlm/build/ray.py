@@ -27,12 +27,7 @@ from mrlm.distributed.on_ray.cluster import ActorPool, connect, reserve, shares
 from mrlm.distributed.on_ray.collective_calls import WorkerGroup
 from mrlm.distributed.on_ray.engine import EngineGroup, RayEngine
 from mrlm.distributed.on_ray.environments import EnvironmentPool, EnvironmentWorker
-from mrlm.distributed.on_ray.proxies import (
-    RemoteCritic,
-    RemoteFrozen,
-    RemoteLearner,
-    RemotePolicy,
-)
+from mrlm.distributed.on_ray.proxies import RemoteCritic, RemoteFrozen, RemoteLearner, RemotePolicy
 from mrlm.distributed.on_ray.weight_transfer import boxed
 from mrlm.distributed.on_ray.workers import RayWorker
 from mrlm.learn.bases.algorithm import Algorithm
@@ -262,10 +257,7 @@ class OnRay(InProcess):
     # -- the loop ----------------------------------------------------------------------------------
 
     async def update(
-        self,
-        jobs: Sequence[tuple[Any, Sequence[Sample], int]],
-        algorithm: Algorithm,
-        step: int,
+        self, jobs: Sequence[tuple[Any, Sequence[Sample], int]], algorithm: Algorithm, step: int
     ) -> list[Measured]:
         """Updates the learners of one base together, and different bases concurrently."""
         places: dict[WorkerSlot, list[int]] = {}

@@ -32,13 +32,7 @@ from mrlm.build.learning_rates import check_rates
 from mrlm.build.lock import check_free, unlock
 from mrlm.build.microbatch import microbatch_tokens
 from mrlm.build.opponents import check_opponents, opponents_of, population_of, spare_of
-from mrlm.build.policies import (
-    LiveObjects,
-    assign,
-    load_policies,
-    make_settings,
-    origin_of,
-)
+from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings, origin_of
 from mrlm.build.precision import device_type, precision_text, with_precision
 from mrlm.build.preview import assignment_text
 from mrlm.build.quantization import check_quantized

@@ -12,12 +12,7 @@ from mrlm.config import ExperimentConfig, load_config
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, ModelError
 from mrlm.learn.policy.incoming import load_adapter
-from mrlm.learn.policy.loading import (
-    adapter_base,
-    load_model,
-    load_tokenizer,
-    run_model,
-)
+from mrlm.learn.policy.loading import adapter_base, load_model, load_tokenizer, run_model
 from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy, scored
 from mrlm.learn.policy.weight_files import take_file, take_folder

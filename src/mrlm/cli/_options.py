@@ -56,8 +56,7 @@ def _show_version(value: bool) -> None:
 
 
 Version = Annotated[
-    bool,
-    typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
 ]
 
 
@@ -103,15 +102,6 @@ def _home(value: Any) -> Any:
 
 def _option(names: Sequence[str] = (), argument: bool = False, **rest: Any) -> Any:
     return typer.Argument(**rest) if argument else typer.Option(*names, **rest)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equal length as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
 
 
 def config_to_play(

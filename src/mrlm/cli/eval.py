@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrlm.cli._options import aligned, app_sections, config_to_play, recorded_at, write_json
-from mrlm.core.progress import counted
+from mrlm.cli._options import app_sections, config_to_play, recorded_at, write_json
+from mrlm.core.progress import aligned, counted
 
 if TYPE_CHECKING:
     from mrlm.core.episodes import Episode

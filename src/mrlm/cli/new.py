@@ -74,10 +74,7 @@ def _title(name: str) -> str:
     return f'"""{name.replace("_", " ").capitalize()}:'
 
 
-def new(
-    kind: Kind,
-    name: str,
-) -> None:
+def new(kind: Kind, name: str) -> None:
     """Write NAME.py, a plug-in to start from, and NAME.yaml, which trains with it."""
     from mrlm.core.errors import ConfigError
 

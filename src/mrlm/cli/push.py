@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mrlm.cli._options import aligned
+from mrlm.core.progress import aligned
 
 
 def push(

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from mrlm.cli._options import aligned
 from mrlm.cli.train import train
 from mrlm.core.errors import ConfigError
+from mrlm.core.progress import aligned
 from mrlm.core.registry import unknown
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -28,14 +28,7 @@ def recipe(
     if action == "list":
         if name is not None:
             raise ConfigError(f"mrlm recipe list takes no name; use mrlm recipe show {name}")
-        print(
-            aligned(
-                [
-                    (recipe_name, _title(recipe_name), ", ".join(scales(recipe_name)))
-                    for recipe_name in names()
-                ]
-            )
-        )
+        print(aligned([(one, _title(one), ", ".join(scales(one))) for one in names()]))
         return
     if name is None:
         raise ConfigError(f"mrlm recipe {action} needs a name; mrlm recipe list has them")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mrlm.cli._options import aligned, write_json
+from mrlm.cli._options import write_json
 from mrlm.core.errors import ConfigError
+from mrlm.core.progress import aligned
 
 if TYPE_CHECKING:
     from mrlm.record.reader import RecordedEpisode

@@ -155,9 +155,7 @@ class NestedSettings:
 
 
 def normalise(
-    data: Mapping[str, Any],
-    algorithm: str | None = None,
-    base: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any], algorithm: str | None = None, base: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """A whole config or a part of one, whose sections may be mappings, sections or config objects,
     with canonical keys and unchanged values.

@@ -59,7 +59,7 @@ class GenerationConfig(_Sampling):
                 or any(agent.generation.get("temperature") for agent in run.config.agents.values())
             ),
             "temperature is 0, so sampling is greedy; remove it",
-        ),
+        )
     }
 
     def sampling(self, **overrides: Any) -> SamplingParams:
@@ -163,7 +163,7 @@ class EnvironmentConfig(PluginSection):
                 )
             ),
             "it is the only environment that is trained on, or it is only evaluated; remove it",
-        ),
+        )
     }
 
     if TYPE_CHECKING:
