@@ -183,10 +183,8 @@ def adapter_words(peft_config: Any) -> dict[str, Any]:
     if peft_config is None:
         return {}
     check_kind(peft_config, "peft_config")
-    usual, setting_names = (
-        type(peft_config)(),
-        {FROM_PEFT.get(key, key): key for key in LoraConfig.model_fields},
-    )
+    usual = type(peft_config)()
+    setting_names = {FROM_PEFT.get(key, key): key for key in LoraConfig.model_fields}
     words: dict[str, Any] = {"use_peft": True}
     for name, value in vars(peft_config).items():
         always = name in ("r", "lora_alpha", "target_modules")  # whose defaults are others here
@@ -197,9 +195,8 @@ def adapter_words(peft_config: Any) -> dict[str, Any]:
                 f"peft_config.{name}={value!r}: the section `lora` has only "
                 f"{', '.join(setting_names)}; pass a PEFT model as model= for others"
             )
-        words[f"model.lora.{setting_names[name]}"] = (
-            sorted(value) if isinstance(value, set) else value
-        )
+        value = sorted(value) if isinstance(value, set) else value
+        words[f"model.lora.{setting_names[name]}"] = value
     return words
 
 
@@ -225,14 +222,13 @@ def names_of(
 
 def one_of(name: str, *values: Any) -> Any:
     """The one value that is given. Raises `ConfigError`: two different values are given."""
-    candidates = [value for value in values if value is not None]
-    if any(
-        value is not candidates[0] and not _same(value, candidates[0]) for value in candidates[1:]
-    ):
-        raise ConfigError(
-            f"{name} is given twice, with different values: {candidates[0]!r} and {candidates[1]!r}"
-        )
-    return candidates[0] if candidates else None
+    first, *others = [value for value in values if value is not None] or [None]
+    for other in others:
+        if other is not first and not _same(other, first):
+            raise ConfigError(
+                f"{name} is given twice, with different values: {first!r} and {other!r}"
+            )
+    return first
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -25,11 +25,8 @@ def check_config(config: ExperimentConfig, colour: bool = False) -> Iterator[Che
     """Checks of one stage, in order; the last ones play. With `colour`, masks of prompts are in
     colours of a terminal. Raises `ConfigError`: the config cannot be run at all."""
     plan = plan_of(config, LiveObjects())
-    yield Check(
-        "config",
-        "ok",
-        f"{config.training.algorithm}, {counted(len(plan.assignment.policy_of), 'agent')}",
-    )
+    agents = counted(len(plan.assignment.policy_of), "agent")
+    yield Check("config", "ok", f"{config.training.algorithm}, {agents}")
     prompts = first_prompts(plan, colour)
     missing = len(prompts) == 1
     yield Check("prompts", "warn" if missing else "ok", "\n".join(prompts))
@@ -51,9 +48,8 @@ def check_config(config: ExperimentConfig, colour: bool = False) -> Iterator[Che
             yield Check("endpoint", "ok", f"{name}: {policy.endpoint.base_url} answers")
     for sandbox in opened():
         verdict = "warn" if sandbox["probe"] == "not probed" else "ok"
-        yield Check(
-            "sandbox", verdict, f"{sandbox['name']} (tier {sandbox['tier']}): {sandbox['probe']}"
-        )
+        text = f"{sandbox['name']} (tier {sandbox['tier']}): {sandbox['probe']}"
+        yield Check("sandbox", verdict, text)
 
 
 def _memory(plan: RunPlan) -> Check:

@@ -25,9 +25,6 @@ def make_learners(
     plan: PlayPlan, policies: Mapping[str, Policy], job: LearningJob
 ) -> list[Learner]:
     """One learner per trained policy."""
-    trained = {
-        name: section for name, section in plan.assignment.policies.items() if section.trainable
-    }
     learners = [
         Learner(
             policies[name],
@@ -36,7 +33,8 @@ def make_learners(
             critic=_own_critic(plan, policies[name], job),
             settings=_settings(plan, section, job),
         )
-        for name, section in trained.items()
+        for name, section in plan.assignment.policies.items()
+        if section.trainable
     ]
     dropout_set = plan.config.training.dropout and not plan.parts.usual  # TRL accepts it anywhere
     if dropout_set and not any(random_forward(section.weights_of) for section in learners):

@@ -248,11 +248,9 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
 
 def _note_copies(model: Any, count: int) -> None:
     """Says how much memory the copies of a given model take, and how to do without."""
-    size = count * sum(
-        parameter.numel() * parameter.element_size() for parameter in model.parameters()
-    )
     if not count:
         return
+    size = count * sum(one.numel() * one.element_size() for one in model.parameters())
     log.log(
         logging.WARNING if size >= MUCH else logging.INFO,
         "the given model was copied %d times, since every agent has a policy of its own: %.3g GB, "
@@ -326,7 +324,9 @@ def origin_of(plan: PlayPlan, name: str) -> tuple[Any, str, Any, str]:
     """The initial model of a policy: live or `None`, and its path; and its tokenizer, the same."""
     section = plan.assignment.policies[name]
     live, tokenizer = plan.parts.models.get(name, (None, None))
-    path, source = _model_key(plan.config.model, section)
+    path = section.model or plan.config.model.model_name_or_path
+    source = section.model or plan.config.model.tokenizer_name_or_path or path
+    source = section.tokenizer or source
     if isinstance(live, str | os.PathLike):
         path, live = str(live), None
         source = source if section.tokenizer else path
@@ -339,13 +339,6 @@ def load_with(section: ModelConfig, path: str, quantization: str | None = None) 
     """Loads the model of a folder or hub id with the settings of a section."""
     how = section.torch_dtype, section.trust_remote_code, section.attn_implementation
     return load_model(path, *how, section.device, quantization=quantization)
-
-
-def _model_key(model: ModelConfig, policy: PolicyConfig) -> tuple[str, str]:
-    path = policy.model or model.model_name_or_path
-    if policy.model:
-        return path, policy.tokenizer or path
-    return path, policy.tokenizer or model.tokenizer_name_or_path or path
 
 
 def make_settings(

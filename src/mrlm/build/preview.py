@@ -277,14 +277,11 @@ def assignment_text(plan: PlayPlan) -> str:
     lines = []
     for policy, settings in plan.assignment.policies.items():
         agents = [agent for agent, name in plan.assignment.policy_of.items() if name == policy]
-        kind = (
-            f"{settings.endpoint.model} at {settings.endpoint.base_url}"
-            if settings.endpoint is not None
-            else "frozen"
-            if not settings.trainable
-            else "LoRA adapter"
-            if is_adapter(plan, policy)
-            else "own weights"
-        )
+        if settings.endpoint is not None:
+            kind = f"{settings.endpoint.model} at {settings.endpoint.base_url}"
+        elif settings.trainable:
+            kind = "LoRA adapter" if is_adapter(plan, policy) else "own weights"
+        else:
+            kind = "frozen"
         lines.append(f"policy {policy} ({kind}): {', '.join(agents) or 'no agent'}")
     return "; ".join(lines)

@@ -7,8 +7,9 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from mrlm.build.engines import make_engines
@@ -35,7 +36,6 @@ from mrlm.learn.checkpoint import checkpoints, newest_verified, read_state
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.learner import Learner
 from mrlm.learn.meter import Measured
-from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.training.run import Run
@@ -240,7 +240,8 @@ class OnRay(InProcess):
             base = next(
                 candidate for candidate in self.bases if learners[0].policy in candidate.names
             )
-            learners = [_Lent(base.recipe.load()[learners[0].policy])]
+            lent = base.recipe.load()[learners[0].policy]  # its weights initialise the critic
+            learners = [SimpleNamespace(weights_of=lent)]
         return super().make_critics(job, learners, policies)
 
     def environments(self, environments: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
@@ -331,13 +332,6 @@ class OnRay(InProcess):
     def close(self) -> None:
         """Ends the workers and frees their resources; the cluster stays."""
         self._release()
-
-
-@dataclass(frozen=True, slots=True)
-class _Lent:
-    """A policy whose weights initialise the critic of a team."""
-
-    weights_of: Policy
 
 
 def _as_at_first(post: WorkerSlot) -> None:

@@ -14,11 +14,7 @@ from mrlm.play.workflow import FunctionWorkflow, Workflow
 SECTIONS = ("environments", "workflow", "generation")
 """Sections that a team keeps as they were given."""
 MODEL = (
-    "torch_dtype",
-    "quantization",
-    "trust_remote_code",
-    "attn_implementation",
-    "lean",
+    *("torch_dtype", "quantization", "trust_remote_code", "attn_implementation", "lean"),
     "chat_template_kwargs",
 )
 """Settings of `model` that do not name one."""
@@ -93,19 +89,15 @@ def _formatter(plan: PlayPlan, agent: str) -> dict[str, str]:
         while inside is not None and not hasattr(inside, "formatters"):  # a wrapper
             inside = getattr(inside, "environment", None)
         formatters: Mapping[str, Any] = getattr(inside, "formatters", None) or {}
-        formatter = formatters.get(
-            agent, next(iter(formatters.values())) if len(formatters) == 1 else None
-        )
+        only = next(iter(formatters.values())) if len(formatters) == 1 else None
+        formatter = formatters.get(agent, only)
         if formatter is None:
             continue
-        if isinstance(formatter, str) and not (":" in formatter and "{" not in formatter):
+        if not isinstance(formatter, str):
+            formatter = getattr(formatter, "__qualname__", repr(formatter))
+        elif not (":" in formatter and "{" not in formatter):
             return {"formatter": formatter}
-        name = (
-            formatter
-            if isinstance(formatter, str)
-            else getattr(formatter, "__qualname__", repr(formatter))
-        )
-        return {"formatter_function": name.replace(":", ".")}
+        return {"formatter_function": formatter.replace(":", ".")}
     return {}
 
 

@@ -49,12 +49,9 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
     from mrlm.tracking.console import printable
     from mrlm.tracking.log_file import ended_in
 
-    whole = (run / METRICS).is_file()
-    stages = (
-        [run]
-        if whole
-        else sorted(metrics_path.parent for metrics_path in run.glob(f"*/{METRICS}")) or [run]
-    )
+    stages = [run]
+    if not (run / METRICS).is_file():
+        stages = sorted(path.parent for path in run.glob(f"*/{METRICS}")) or [run]
     located: list[tuple[Path, Alarm]] = []
     ready: dict[Path, tuple[int, int]] = {}
     for stage in stages:

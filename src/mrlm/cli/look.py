@@ -39,10 +39,7 @@ def look(
     recorded = read_run(run)
     if tokens is not None and episode is None:
         raise ConfigError("--tokens shows the tokens of one episode; add --episode ID")
-    step_set = None if step is None else step_range(step)
-    steps = (
-        None if step_set is None else [number for number in recorded.steps if number in step_set]
-    )
+    steps = None if step is None else step_range(step)
     accepts = parse_filter(where)
     check_names(where, recorded.rows())
     rows = [row for row in recorded.rows(steps, episode) if accepts(row)]

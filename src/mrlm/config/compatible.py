@@ -82,10 +82,8 @@ def _nodes(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
     converted = dict(words)
     size = words.get("num_generations") or 1
     turns = words.get("num_turns") or 1
-    buffer, minibatch = (
-        converted.pop("rollout_buffer_size"),
-        converted.pop("train_batch_size", None),
-    )
+    buffer = converted.pop("rollout_buffer_size")
+    minibatch = converted.pop("train_batch_size", None)
     if face.algorithm in CRITICS:
         of_task = size * turns
     elif face.algorithm == "madpo":

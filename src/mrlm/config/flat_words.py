@@ -97,12 +97,10 @@ def _in_one_message(cls: type[Any], arguments: Any, make: Callable[[Any], Any]) 
         words = as_here(cls.face_of, words)
     field_names = {field.name for field in dataclasses.fields(cls)}
     remaining, problems = without_neutral(words, field_names, cls.__name__)
+    if isinstance(arguments, ArgsKwargs):
+        arguments = ArgsKwargs(arguments.args, remaining)
     try:
-        made = make(
-            ArgsKwargs(arguments.args, remaining)
-            if isinstance(arguments, ArgsKwargs)
-            else arguments
-        )
+        made = make(arguments)
         split_config(made)
     except ValidationError as error:
         problems += problems_of(error, cls, cls.__name__)

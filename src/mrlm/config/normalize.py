@@ -291,8 +291,7 @@ def _put_per_device(
     below, section = NestedSettings(dict(base)), section_key(algorithm)
 
     def setting(path: str, default: Any) -> Any:
-        written = next((at for at in (tree.get(path), below.get(path)) if at is not UNSET), default)
-        return written
+        return next((at for at in (tree.get(path), below.get(path)) if at is not UNSET), default)
 
     try:
         parts = setting("training.gradient_accumulation_steps", 1)
@@ -309,9 +308,8 @@ def _put_per_device(
         size = setting(f"{section}.group_size", usual)
         if total % size:
             step = size // math.gcd(size, parts * processes)
-            fits = " or ".join(
-                str(n) for n in (value // step * step, value // step * step + step) if n
-            )
+            lower = value // step * step
+            fits = " or ".join(str(number) for number in (lower, lower + step) if number)
             text = (
                 f"generation_batch_size = {value} x {parts} gradient_accumulation_steps x "
                 f"{processes} processes = {total} completions cannot be divided by "
@@ -321,7 +319,6 @@ def _put_per_device(
         total //= size
         minibatches = setting(f"{section}.num_minibatches", 1)
         if parts > 1 and total % minibatches == 0:
-            tree.data.setdefault("training", {})["gradient_accumulation_steps"] = math.gcd(
-                parts, total // minibatches
-            )
+            training = tree.data.setdefault("training", {})
+            training["gradient_accumulation_steps"] = math.gcd(parts, total // minibatches)
     tree.put("training.batch_size", total, source)

@@ -23,7 +23,8 @@ MODELS: frozenset[str] = frozenset(
     )
 )
 """Keys whose value may be a model folder."""
-OTHERS: frozenset[str] = frozenset(("servers_file", "tls_ca", "tls_cert", "tls_key", "ca"))
+PATH_KEYS: frozenset[str] = DATA | MODELS | {"servers_file", "tls_ca", "tls_cert", "tls_key", "ca"}
+"""All keys whose value may be a path."""
 
 OUTPUT = "output_dir"
 """The key of the folder that a run writes: relative to the current folder."""
@@ -113,7 +114,7 @@ def _leaves(data: object, key: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(data, list | tuple):
         for value in data:
             yield from _leaves(value, key)
-    elif isinstance(data, str | Path) and _is_path_key(key) and str(data).strip():
+    elif isinstance(data, str | Path) and key in PATH_KEYS and str(data).strip():
         yield key, str(data)
 
 
@@ -125,10 +126,6 @@ def _changed(data: object, change: Change, key: str = "") -> Any:
         return [_changed(value, change, key) for value in data]
     if key == OUTPUT and isinstance(data, str):
         return os.path.expanduser(data)
-    if isinstance(data, str) and _is_path_key(key) and data.strip():
+    if isinstance(data, str) and key in PATH_KEYS and data.strip():
         return change(data)
     return data
-
-
-def _is_path_key(key: str) -> bool:
-    return key in DATA or key in MODELS or key in OTHERS

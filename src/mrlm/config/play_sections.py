@@ -224,13 +224,10 @@ class EnvironmentConfig(PluginSection):
         `max_turns` is passed to a parameter of that name, or to `max_attempts`. Raises
         `ConfigError`: an argument is unknown, missing, or of the wrong type."""
         arguments, (named, _) = self.parameters, accepted(plugin)
-        free = [
-            limit_name
-            for limit_name in ("max_turns", "max_attempts")
-            if limit_name in named.keys() - arguments
-        ]
-        if self.max_turns is not None and free:
-            arguments[free[0]] = self.max_turns
+        free = named.keys() - arguments
+        limits = [name for name in ("max_turns", "max_attempts") if name in free]
+        if self.max_turns is not None and limits:
+            arguments[limits[0]] = self.max_turns
         return fitted_arguments(plugin, arguments, f"environment {self.name or self.env_type!r}")
 
 

@@ -18,8 +18,6 @@ REACHES: re.Pattern[str] = re.compile(
     r"|servers_file|trust_remote_code|taskset|eval_taskset"
 )
 """Settings that run code, or send texts and keys to a server."""
-BY_NAME: frozenset[str] = frozenset(("id",))
-"""Settings that other libraries import, if there is a module in the name."""
 LENT_BY: Mapping[str, tuple[str, ...]] = {
     "model": (LENT, STAGE),
     "reward_model": (STAGE,),
@@ -106,5 +104,5 @@ def _reaches(name: str, text: str) -> bool:
     return (
         is_reference(text)
         or re.match(r"\s*\w+://", text) is not None
-        or (name in BY_NAME and bool(re.search("[:.]", text)))
+        or (name == "id" and bool(re.search("[:.]", text)))  # other libraries import a module
     )

@@ -69,10 +69,7 @@ class EpisodeFile:
     def __init__(
         self, folder: Path, first: int = 0, *, compress: bool = True, max_bytes: int | None = None
     ) -> None:
-        existing = episode_file(folder)
-        self.path: Path = (
-            folder / (COMPRESSED if compress else PLAIN) if existing is None else existing
-        )
+        self.path: Path = episode_file(folder) or folder / (COMPRESSED if compress else PLAIN)
         self.index: Path = folder / INDEX
         self.max_bytes = max_bytes
         self._cut(first)

@@ -105,10 +105,8 @@ def check_names(text: str, rows: Iterable[Row]) -> None:
     for match in TERM.finditer(text):
         word = match["word"] or ""
         kind, _, name = word.partition(":")
-        if match_number := NUMBER.fullmatch(word):
-            left |= (
-                {("number", match_number["name"])} if match_number["name"] not in NUMBERS else set()
-            )
+        if comparison := NUMBER.fullmatch(word):
+            left |= {("number", comparison["name"])} - {("number", name) for name in NUMBERS}
         elif kind in NAMES and kind != "number" and name:
             left.add((kind, name))
     names_of: dict[str, set[str]] = {kind: set() for kind, _ in left}

@@ -162,8 +162,8 @@ class RecordedRun:
         """The rows of episodes; `steps` and `id` limit them."""
         chosen = self.parts
         if steps is not None:
-            chosen_steps = sorted(self._of_step.keys() & set(steps))
-            chosen = [part for step in chosen_steps for part in self._of_step[step]]
+            wanted = steps if isinstance(steps, range) else set(steps)
+            chosen = [x for step in self.steps if step in wanted for x in self._of_step[step]]
         yield from rows_of(self.folder, chosen, id)
 
     def episodes(self, steps: Sequence[int] | None = None) -> Iterator[RecordedEpisode]:

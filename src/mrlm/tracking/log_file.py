@@ -45,9 +45,8 @@ def ended_in(folder: Path) -> str | None:
     """The end of the run of a folder: `this run ended in step 1 with ...`, if its last message is
     the error that ended it; that no step has ended, if there is no other trace of one."""
     path = folder / RUN_LOG
-    lines = (
-        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-    )
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    lines = text.splitlines()
     starts = [index for index, line in enumerate(lines) if _STAMP.match(line)]
     steps = folder / "metrics.jsonl"
     rows = steps.read_bytes().splitlines() if steps.is_file() else []

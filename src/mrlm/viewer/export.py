@@ -257,11 +257,11 @@ def _vocabularies(
     stages: Sequence[ViewedStage], pieces: Mapping[str, Sequence[bytes]]
 ) -> dict[str, Sequence[bytes]]:
     """Vocabulary -> bytes of each token."""
-    vocabularies: dict[str, Sequence[bytes]] = {}
-    for stage in stages:
-        for policy, table in {**stage.vocabulary, **pieces}.items():
-            vocabularies[_vocabulary(stage.run, policy)] = table
-    return vocabularies
+    return {
+        _vocabulary(stage.run, policy): table
+        for stage in stages
+        for policy, table in {**stage.vocabulary, **pieces}.items()
+    }
 
 
 def _tables(

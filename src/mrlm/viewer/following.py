@@ -154,11 +154,7 @@ class StageFollower:
         # phases are sent whole: each time the file has grown by a tenth, not at every step
         previous = self._about
         grown = previous is None or size > 1.1 * self._profiled or size < self._profiled
-        if (
-            previous is not None
-            and not grown
-            and (times, saved) == (self._times, previous["saved"])
-        ):
+        if previous and not grown and (times, saved) == (self._times, previous["saved"]):
             return None
         self._times = times
         self._about = {
@@ -300,10 +296,7 @@ class RunFollower:
     def waiting(self) -> bool:
         """Whether more can be read at once."""
         stages = self._stages.values()
-        return any(
-            follower.parts.more or any(x.more for x in follower.lines.values())
-            for follower in stages
-        )
+        return any(file.more for stage in stages for file in (stage.parts, *stage.lines.values()))
 
     def _meta(self, *, filling: bool) -> dict[str, Any]:
         rules = {

@@ -139,7 +139,6 @@ def _call(record: Mapping[str, Any], name: str) -> RecordedCall:
     if isinstance(arguments, str):
         with suppress(ValueError):  # then it is kept as it was written
             arguments = json.loads(arguments)
-    named_arguments = arguments if isinstance(arguments, dict) else {"arguments": arguments}
-    return RecordedCall(
-        str(record.get("id") or name), str(function.get("name", "")), named_arguments
-    )
+    if not isinstance(arguments, dict):
+        arguments = {"arguments": arguments}
+    return RecordedCall(str(record.get("id") or name), str(function.get("name", "")), arguments)
