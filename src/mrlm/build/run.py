@@ -3,26 +3,13 @@ plug-ins by name."""
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from mrlm.build.async_play import check_asynchrony, copies_of
-from mrlm.build.compatibility import (
-    check_effects,
-    check_engines,
-    check_gradient_shares,
-    check_plays,
-    check_processes,
-    check_swap,
-    check_teachers,
-    check_tracking,
-    check_trained,
-    crossed,
-    effects_obstacle,
-)
+from mrlm.build.async_play import copies_of
+from mrlm.build.compatibility import CHECKS, crossed, effects_obstacle
 from mrlm.build.engines import make_engines
 from mrlm.build.environments import check_isolation, make_environments
 from mrlm.build.folder import checkpoint_of, open_log, prepare_folder, run_folder
@@ -31,11 +18,10 @@ from mrlm.build.ineffective import facts_of, refuse_idle, verdicts
 from mrlm.build.learning_rates import check_rates
 from mrlm.build.lock import check_free, unlock
 from mrlm.build.microbatch import microbatch_tokens
-from mrlm.build.opponents import check_opponents, opponents_of, population_of, spare_of
+from mrlm.build.opponents import opponents_of, population_of, spare_of
 from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings, origin_of
 from mrlm.build.precision import device_type, precision_text, with_precision
 from mrlm.build.preview import assignment_text
-from mrlm.build.quantization import check_quantized
 from mrlm.build.recorded import recorded_config, refuse_program
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
@@ -187,23 +173,6 @@ def _shard(run: Run) -> None:
     for learner in run.learners:
         name = learner.policy
         run_async(run.engines[name].load_weights(name, learner.weights(), learner.version))
-
-
-CHECKS: tuple[Callable[[RunPlan], None], ...] = (
-    check_processes,
-    check_tracking,
-    check_trained,
-    check_teachers,
-    check_plays,
-    check_opponents,
-    check_asynchrony,
-    check_swap,
-    check_gradient_shares,
-    check_engines,
-    check_effects,
-    check_quantized,
-)
-"""Checks between the sections of a config, in the order in which they are reported."""
 
 
 def plan_of(config: ExperimentConfig, parts: LiveObjects, peers: Peers = ALONE) -> RunPlan:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,27 +51,21 @@ class ServedWeights:
             return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+@dataclass(slots=True)
 class HostedPolicies:
     """Policies in this process by name (adapters of one base share a model), and the engine that
     samples for all of them, with `settings`. `models` has the name of each one's model, `prompts`
     the system prompt of chats without one."""
 
-    def __init__(
-        self,
-        policies: Mapping[str, Policy],
-        models: Mapping[str, str],
-        settings: Mapping[str, Any] | None = None,
-        prompts: Mapping[str, str | None] | None = None,
-    ) -> None:
-        self.policies: dict[str, Policy] = dict(policies)
-        self.models: dict[str, str] = dict(models)
-        self.settings: dict[str, Any] = dict(settings or {})
-        self.prompts: dict[str, str | None] = dict(prompts or {})
+    policies: dict[str, Policy]
+    models: dict[str, str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    prompts: Mapping[str, str | None] = field(default_factory=dict)
 
     def served(self) -> list[ServedPolicy]:
         """All policies, with a new engine."""
-        settings = self.settings | {"unseen_writes": False}  # weights come through `load_weights`
-        engine: Engine = registry.load("engines", "lean")(self.policies, **settings)
+        lean = registry.load("engines", "lean")  # to which weights come through `load_weights`
+        engine: Engine = lean(self.policies, **self.settings, unseen_writes=False)
         return [
             ServedPolicy(
                 name,
@@ -143,7 +137,7 @@ def house_of(
             bases[base] = load_model(base, dtype, device=device)
         bases[base] = load_adapter(bases[base], name, Path(folder))
         policies[name] = Policy(name, bases[base], tokenizer, adapter=name)
-    return HostedPolicies(policies, named, prompts=prompts)
+    return HostedPolicies(policies, dict(named), prompts=prompts or {})
 
 
 def house_of_team(folder: Path, dtype: str, device: str) -> HostedPolicies:

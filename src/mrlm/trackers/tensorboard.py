@@ -12,13 +12,7 @@ from mrlm.tracking.run_log import Tracker
 
 
 class TensorBoard(Tracker):
-    """Writes scalars, completions and histograms to `<run folder>/tensorboard`.
-
-    Args:
-        folder: the run's folder.
-        run_name, config: not needed here.
-        state: step after which a resumed run continues.
-    """
+    """Writes scalars, completions and histograms to `<run folder>/tensorboard`."""
 
     library: ClassVar[str] = "tensorboardX"
 
