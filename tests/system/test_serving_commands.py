@@ -331,7 +331,7 @@ def test_what_guards_a_server_reaches_it_and_is_said(
 ) -> None:
     asked: list[Any] = []
 
-    def note(server: Any, grace: float, say: Any) -> None:
+    async def note(server: Any, grace: float, say: Any) -> None:
         asked.append(server)
         say(server)
 

@@ -144,8 +144,7 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
         live_models=[name for name in plan.parts.models if origin_of(plan, name)[0] is not None],
         measures_effects=placing.local and effects_obstacle(plan) is None,
     )
-    if config.distributed.enabled and config.distributed.strategy == "fsdp":
-        _shard(run)
+    _shard(run)
     population.exchange = partial(exchange, run)
     placing.ready(run, checkpoint)
     if checkpoint is not None:
@@ -166,10 +165,14 @@ def placement_of(plan: RunPlan) -> InProcess:
 
 
 def _shard(run: Run) -> None:
-    """Shards trained networks over the processes; engines sample from copies that are whole."""
+    """Shards trained networks over the processes of an fsdp run; engines sample from copies that
+    are whole."""
+    section = run.config.distributed
+    if not (section.enabled and section.strategy == "fsdp"):
+        return
     from mrlm.distributed.sharded import shard
 
-    shard(run.learners, run.critics, run.config.distributed.fsdp, run.peers)
+    shard(run.learners, run.critics, section.fsdp, run.peers)
     for learner in run.learners:
         name = learner.policy
         run_async(run.engines[name].load_weights(name, learner.weights(), learner.version))
