@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
@@ -161,7 +161,7 @@ class EnvironmentServer:
     def info(self) -> pb.InfoReply:
         """The current state of the server: environments, policies and load."""
         return pb.InfoReply(
-            version=version("mrlm"),
+            version=_version(),
             epoch=self.epoch,
             environments=list(self.served),
             sessions=len(self.sessions),
@@ -288,3 +288,10 @@ async def serve(
         text = "shutting down: open sessions (%d) have %g s to finish; a second signal ends it"
         log.info(text, len(server.sessions), grace)
         await server.drain(grace)
+
+
+def _version() -> str:
+    try:
+        return version("mrlm")
+    except PackageNotFoundError:  # imported from a folder
+        return "unknown"
