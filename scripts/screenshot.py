@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from mrlm.record.filters import evaluation
 from mrlm.record.reader import RecordedEpisode
 from mrlm.viewer.export import export_run
-from mrlm.viewer.listing import group_key, is_evaluation
+from mrlm.viewer.listing import group_key
 from mrlm.viewer.source import viewed_stages
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +59,7 @@ def interesting_group(run: Path) -> int:
         for row in stage.episodes():
             key = group_key(stage.name, row)
             numbers.setdefault(key, len(numbers))
-            if stage is stages[-1] and not is_evaluation(row):
+            if stage is stages[-1] and not evaluation(row):
                 groups.setdefault(key, []).append(RecordedEpisode(row))
 
     def interest(key: str) -> tuple[float, int]:

@@ -28,8 +28,8 @@ from mrlm.distributed import join
 from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
 from mrlm.learn.policy.loading import load_tokenizer, model_folders, pick_device
 from mrlm.planning.memory import MEMORY
+from mrlm.record.reader import METRICS, json_rows
 from mrlm.runs import ENDS, TrainResult, closed, handling, interrupt, latest
-from mrlm.tracking.run_log import logged
 from mrlm.training.adapted_callbacks import adapted
 from mrlm.training.run import Callback
 
@@ -220,7 +220,7 @@ def _nothing_left(folder: Path, last: Path, peers: Peers) -> TrainResult:
     log.info(
         "%s: every stage is finished; raise training.num_iterations of the last to continue", folder
     )
-    rows = peers.first(lambda: logged(last))
+    rows = peers.first(lambda: list(json_rows(last, METRICS)))
     return TrainResult(latest(rows), rows, folder)
 
 

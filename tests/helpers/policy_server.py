@@ -18,7 +18,7 @@ from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.serving.environments.server import EnvironmentServer, Settings
 from mrlm.serving.policies.admission import AdmissionLimits
-from mrlm.serving.policies.grpc import add_policies
+from mrlm.serving.policies.grpc import Policies
 from mrlm.serving.policies.http_server import HttpServer
 from mrlm.serving.policies.hub import PolicyHub
 from mrlm.serving.policies.openai_http import OpenAIHandler
@@ -91,7 +91,7 @@ class Doors:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         settings = Settings(token=token, max_message_bytes=services)
-        self._server = EnvironmentServer(settings, [add_policies(desk)], list(desk.served))
+        self._server = EnvironmentServer(settings, [Policies(desk).add_to], list(desk.served))
         asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result()
         self.address = self._server.address
 

@@ -305,10 +305,11 @@ def test_every_option_reaches_the_server(
     run: Mrlm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(
-        "mrlm.serving.environments.server.serve",
-        lambda server, grace, say: asked.append((server.settings, grace)),
-    )
+
+    async def note(server: Any, grace: float, say: Any) -> None:
+        asked.append((server.settings, grace))
+
+    monkeypatch.setattr("mrlm.serving.environments.server.serve", note)
     options: dict[str, Any] = {
         "port": 0, "max-sessions": 7, "max-calls": 8, "max-message": 0.5, "lease": 9.0,
         "workers": 1, "timeout": 11.0, "metrics-port": 0, "grace": 3.0, "token": "word",
@@ -331,7 +332,7 @@ def test_what_guards_a_server_reaches_it_and_is_said(
 ) -> None:
     asked: list[Any] = []
 
-    def note(server: Any, grace: float, say: Any) -> None:
+    async def note(server: Any, grace: float, say: Any) -> None:
         asked.append(server)
         say(server)
 

@@ -1,7 +1,5 @@
 """Reads the arguments of a trainer: environments or rows, models and the agents they act for."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import os
@@ -36,15 +34,9 @@ def references_of(
     agents: Mapping[str, Any] | Sequence[Any] | None,
     num_agents: int | None,
 ) -> dict[str, Any]:
-    """agent -> its model, or the name or path of one.
-
-    Args:
-        agent_ids, env_agents: agents of the config, and of the environments.
-        model, agents, num_agents: arguments of the trainer.
-
-    Raises:
-        ConfigError: their numbers differ.
-    """
+    """agent -> its model, or the name or path of one, by the arguments of a trainer; `agent_ids`
+    and `env_agents` are the agents of the config and of the environments. Raises `ConfigError`:
+    their numbers differ."""
     env_agents = list(dict.fromkeys(env_agents))
     if isinstance(agents, Mapping):
         references = dict(agents)
@@ -87,13 +79,9 @@ def last_words() -> Mapping[str, str]:
 def with_paths(
     words: Mapping[str, Any], arguments: Sequence[str], algorithm: str
 ) -> dict[str, Any]:
-    """Keywords of a trainer, with the paths of settings that were named by their last word.
-
-    Args:
-        arguments: the trainer's own arguments, which come first, as do the words of other
-            libraries, the algorithm's settings and the names of sections.
-        algorithm: name of its algorithm.
-    """
+    """Keywords of a trainer, with the paths of settings that were named by their last word. The
+    trainer's own `arguments` come first, as do the words of other libraries, the algorithm's
+    settings and the names of sections."""
     first = {*arguments, *WORDS, *(known_fields(algorithm) or ()), *SECTIONS}
     first |= {section_key(algorithm), *registry.names("algorithms")}
     first |= {
@@ -104,16 +92,9 @@ def with_paths(
 
 
 def refuse_unknown(words: Iterable[str], arguments: Sequence[str], algorithm: str) -> None:
-    """Refuse keywords that are neither settings nor sections.
-
-    Args:
-        words: keywords of a trainer; dotted ones and names of other libraries are checked later.
-        arguments: the trainer's own arguments.
-        algorithm: name of its algorithm.
-
-    Raises:
-        ConfigError: an unknown keyword; names the nearest known one.
-    """
+    """Refuse keywords (dotted ones and names of other libraries are checked later) that are neither
+    settings, nor sections, nor the trainer's own `arguments`. Raises `ConfigError`: an unknown
+    keyword; names the nearest known one."""
     accepted = [*arguments, *WORDS, *(known_fields(algorithm) or ()), *SECTIONS]
     passed = {*accepted, "eval_envs", section_key(algorithm), *registry.names("algorithms")}
     problems = []
@@ -197,18 +178,13 @@ def refuse_unplayed(**parts: Any) -> None:
 
 
 def adapter_words(peft_config: Any) -> dict[str, Any]:
-    """Dotted words of the section `lora` for a `peft.LoraConfig`.
-
-    Raises:
-        ConfigError: it sets something that is not trained, copied or saved as PEFT would.
-    """
+    """Dotted words of the section `lora` for a `peft.LoraConfig`. Raises `ConfigError`: it sets
+    something that is not trained, copied or saved as PEFT would."""
     if peft_config is None:
         return {}
     check_kind(peft_config, "peft_config")
-    usual, setting_names = (
-        type(peft_config)(),
-        {FROM_PEFT.get(key, key): key for key in LoraConfig.model_fields},
-    )
+    usual = type(peft_config)()
+    setting_names = {FROM_PEFT.get(key, key): key for key in LoraConfig.model_fields}
     words: dict[str, Any] = {"use_peft": True}
     for name, value in vars(peft_config).items():
         always = name in ("r", "lora_alpha", "target_modules")  # whose defaults are others here
@@ -219,9 +195,8 @@ def adapter_words(peft_config: Any) -> dict[str, Any]:
                 f"peft_config.{name}={value!r}: the section `lora` has only "
                 f"{', '.join(setting_names)}; pass a PEFT model as model= for others"
             )
-        words[f"model.lora.{setting_names[name]}"] = (
-            sorted(value) if isinstance(value, set) else value
-        )
+        value = sorted(value) if isinstance(value, set) else value
+        words[f"model.lora.{setting_names[name]}"] = value
     return words
 
 
@@ -246,19 +221,14 @@ def names_of(
 
 
 def one_of(name: str, *values: Any) -> Any:
-    """The one value that is given.
-
-    Raises:
-        ConfigError: two different values are given.
-    """
-    candidates = [value for value in values if value is not None]
-    if any(
-        value is not candidates[0] and not _same(value, candidates[0]) for value in candidates[1:]
-    ):
-        raise ConfigError(
-            f"{name} is given twice, with different values: {candidates[0]!r} and {candidates[1]!r}"
-        )
-    return candidates[0] if candidates else None
+    """The one value that is given. Raises `ConfigError`: two different values are given."""
+    first, *others = [value for value in values if value is not None] or [None]
+    for other in others:
+        if other is not first and not _same(other, first):
+            raise ConfigError(
+                f"{name} is given twice, with different values: {first!r} and {other!r}"
+            )
+    return first
 
 
 def _same(first: Any, second: Any) -> bool:

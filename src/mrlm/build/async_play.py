@@ -1,8 +1,6 @@
 """Asynchronous rollouts as configured: checks, engine copies of the policies, and the lines that
 `--dry-run` prints."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A check-up of a config before a run: prompts with their masks, and four played episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from mrlm.build.policies import LiveObjects
@@ -24,20 +22,11 @@ TASKS, SAMPLES = 2, 2
 
 
 def check_config(config: ExperimentConfig, colour: bool = False) -> Iterator[Check]:
-    """Checks of one stage, in order; the last ones play.
-
-    Args:
-        colour: show the mask of prompts in colours of a terminal.
-
-    Raises:
-        ConfigError: the config cannot be run at all.
-    """
+    """Checks of one stage, in order; the last ones play. With `colour`, masks of prompts are in
+    colours of a terminal. Raises `ConfigError`: the config cannot be run at all."""
     plan = plan_of(config, LiveObjects())
-    yield Check(
-        "config",
-        "ok",
-        f"{config.training.algorithm}, {counted(len(plan.assignment.policy_of), 'agent')}",
-    )
+    agents = counted(len(plan.assignment.policy_of), "agent")
+    yield Check("config", "ok", f"{config.training.algorithm}, {agents}")
     prompts = first_prompts(plan, colour)
     missing = len(prompts) == 1
     yield Check("prompts", "warn" if missing else "ok", "\n".join(prompts))
@@ -59,9 +48,8 @@ def check_config(config: ExperimentConfig, colour: bool = False) -> Iterator[Che
             yield Check("endpoint", "ok", f"{name}: {policy.endpoint.base_url} answers")
     for sandbox in opened():
         verdict = "warn" if sandbox["probe"] == "not probed" else "ok"
-        yield Check(
-            "sandbox", verdict, f"{sandbox['name']} (tier {sandbox['tier']}): {sandbox['probe']}"
-        )
+        text = f"{sandbox['name']} (tier {sandbox['tier']}): {sandbox['probe']}"
+        yield Check("sandbox", verdict, text)
 
 
 def _memory(plan: RunPlan) -> Check:

@@ -1,13 +1,14 @@
 """Checks, before a model is loaded, that workflow and data provide the episodes that an algorithm
 requires."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from mrlm.build.async_play import check_asynchrony
 from mrlm.build.engines import check_engine
+from mrlm.build.opponents import check_opponents
 from mrlm.build.policies import origin_of
+from mrlm.build.quantization import check_quantized
 from mrlm.build.run_plan import RunPlan
 from mrlm.config.paths import STAGE
 from mrlm.core import registry
@@ -286,3 +287,11 @@ def effects_obstacle(plan: RunPlan) -> str | None:
                 "be replayed; remove the setting"
             )
     return None
+
+
+CHECKS: tuple[Callable[[RunPlan], None], ...] = (
+    *(check_processes, check_tracking, check_trained, check_teachers, check_plays),
+    *(check_opponents, check_asynchrony, check_swap, check_gradient_shares, check_engines),
+    *(check_effects, check_quantized),
+)
+"""Checks between the sections of a config, in the order in which they are reported."""

@@ -1,8 +1,6 @@
 """Fills in what another library's trainer does where nothing is given (`mrlm.trl` and
 `mrlm.comlrl`)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -23,13 +21,9 @@ Usual = frozenset[str]
 def with_usual(
     config: ExperimentConfig, usual: Mapping[str, Any], given_names: Collection[str]
 ) -> tuple[ExperimentConfig, Usual]:
-    """A config with the defaults of another library where nothing is given, and their paths.
-
-    Args:
-        config: as given by the user.
-        usual: config path -> default; `algorithm.` is the algorithm's section.
-        given_names: the algorithm's settings that are given.
-    """
+    """A config with the defaults of another library where nothing is given, and their paths:
+    `usual` is config path -> default (`algorithm.` is the algorithm's section), `given_names` the
+    algorithm's settings that are given."""
     written, section = NestedSettings(config.given()), section_key(config.training.algorithm)
     changes: dict[str, Any] = {}
     one_turn = written.get("workflow.max_turns") == 1
@@ -80,11 +74,8 @@ def with_critics(
     config: ExperimentConfig, parts: LiveObjects, critics: Sequence[Any] | None
 ) -> ExperimentConfig:
     """A config whose critics start from given models, one for each trained policy or one for the
-    team, as CoMLRL's `critics`; live models become parts.
-
-    Raises:
-        ConfigError: their number differs, or the algorithm has no critic of its own.
-    """
+    team, as CoMLRL's `critics`; live models become parts. Raises `ConfigError`: their number
+    differs, or the algorithm has no critic of its own."""
     if critics is None:
         return config
     critic = config.algorithm_settings().spec.critic
@@ -112,17 +103,10 @@ def with_critics(
 def evaluated(
     config: ExperimentConfig, kind: type[FlatWords] | None, usual: Usual, rows: int | None
 ) -> tuple[ExperimentConfig, Usual]:
-    """A config that evaluates as another library does: only on rows of their own, sampled as in
-    training.
-
-    Args:
-        kind: the class of its settings.
-        usual: config paths with that library's defaults.
-        rows: number of evaluation rows; `None` without any.
-
-    Raises:
-        ConfigError: an evaluation without rows.
-    """
+    """A config that evaluates as another library does: only on its evaluation rows (`rows` of them,
+    `None` without any), sampled as in training; and the config paths (`usual`) with that library's
+    defaults, whose settings are of the class `kind`. Raises `ConfigError`: an evaluation without
+    rows."""
     face = None if kind is None else kind.face_of
     section = config.evaluation
     if face is None or not face.library:

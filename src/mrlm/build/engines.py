@@ -1,7 +1,5 @@
 """Builds the engine of every policy from the sections `engine` and `policies`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -45,11 +43,8 @@ def engine_of(config: ExperimentConfig, policies: Mapping[str, Policy]) -> Engin
 
 
 def check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
-    """The engine plug-in for policies with weights here, and the arguments it takes.
-
-    Raises:
-        ConfigError: it does not exist, or does not take its settings.
-    """
+    """The engine plug-in for policies with weights here, and the arguments it takes. Raises
+    `ConfigError`: it does not exist, or does not take its settings."""
     name = config.engine.name
     plugin = registry.load("engines", name)
     accepts = inspect.signature(plugin).parameters

@@ -1,8 +1,6 @@
 """Builds the environments of a run, each with its workflow, from the sections `environments` and
 `workflow`."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import logging
@@ -58,11 +56,8 @@ def make_environments(config: ExperimentConfig, parts: LiveObjects) -> list[Envi
 
 
 def check_isolation(environments: Sequence[EnvironmentSpec]) -> None:
-    """Opens the local sandboxes of a run before its models are loaded.
-
-    Raises:
-        ConfigError: an environment runs programs of models, and they cannot be isolated here.
-    """
+    """Opens the local sandboxes of a run before its models are loaded. Raises `ConfigError`: an
+    environment runs programs of models, and they cannot be isolated here."""
     for spec in environments:
         isolation = spec.template.isolation
         if isinstance(isolation, str) and isolation not in ("docker", "remote"):
@@ -78,10 +73,7 @@ def with_policy(
     config: ExperimentConfig, parts: LiveObjects, section: EnvironmentConfig
 ) -> EnvironmentConfig:
     """A section whose `model` names a frozen policy of the run, with the model of that policy.
-
-    Raises:
-        ConfigError: the policy does not exist, is trained, or has no weights here.
-    """
+    Raises `ConfigError`: the policy does not exist, is trained, or has no weights here."""
     name = section.lent_policy
     if name is None:
         return section

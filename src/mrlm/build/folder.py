@@ -1,7 +1,5 @@
 """The folder of a run: its path, the state of an earlier run there, and the log in it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -82,11 +80,8 @@ def set_aside(folder: Path) -> None:
 
 
 def claim(folder: Path, earlier: bool) -> None:
-    """Lock a folder for this process; with `earlier`, that of a run before is renamed first.
-
-    Raises:
-        ConfigError: another process writes there, or it cannot be written.
-    """
+    """Lock a folder for this process; with `earlier`, that of a run before is renamed first. Raises
+    `ConfigError`: another process writes there, or it cannot be written."""
     lock(folder)
     if earlier:
         set_aside(folder)
@@ -99,15 +94,9 @@ def prepare_folder(
     record: Callable[[Path], ExperimentConfig] | None = None,
 ) -> Path:
     """The run's folder with its `config.yaml`, locked. The folder of an earlier run is renamed
-    unless that run is resumed.
-
-    Args:
-        resume: the run folder or checkpoint to continue from.
-        record: run folder -> the config to write, where it has live objects too.
-
-    Raises:
-        ConfigError: the folder cannot be written, or another process writes there.
-    """
+    unless that run is resumed. `record` returns the config to write into the folder, where the run
+    has live objects too. Raises `ConfigError`: the folder cannot be written, or another process
+    writes there."""
     folder = run_folder(config)
     try:
         origins = [] if resume is None else [resume.resolve(), resume.resolve().parent]

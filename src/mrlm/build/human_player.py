@@ -1,8 +1,6 @@
 """An experiment with a human player in place of one agent. The caller decides how the person is
 prompted."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,21 +32,10 @@ def open_table(
     on_reset: Callable[[EpisodeRunner], None] | None = None,
     others: Others = "policy",
 ) -> tuple[Play, str]:
-    """An experiment with a human player; models are loaded for the other agents only.
-
-    Args:
-        agent: the agent that the person replaces; the first one when `None`.
-        ask: returns the person's message.
-        on_step: called after every joint step.
-        on_reset: called after the reset.
-        others: who acts for the other agents.
-
-    Returns:
-        The `Play`, and the agent that was replaced.
-
-    Raises:
-        ConfigError: the config has no environment, or the agent does not exist.
-    """
+    """An experiment with a human player: its `Play`, and the agent that was replaced (the first one
+    by default); models are loaded for the other agents only. `on_step` is called after every joint
+    step, `on_reset` after the reset. Raises `ConfigError`: the config has no environment, or the
+    agent does not exist."""
     plan = play_plan(config)
     assignment = plan.assignment
     name = next(iter(assignment.policy_of)) if agent is None else agent

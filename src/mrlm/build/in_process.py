@@ -1,8 +1,6 @@
 """The placement of a run's parts in this process. `build/run.py` requests policies, engines,
 learners and critics from a placement and does not depend on where they are."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

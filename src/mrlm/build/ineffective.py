@@ -1,8 +1,6 @@
 """Checks that every setting has an effect on its run. The conditions are declared beside the
 fields, as `matters`; the facts of a run that they read are gathered here."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,6 @@
 """Builds a learner for every trained policy and the critics that an algorithm requires, with their
 optimiser settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -27,9 +25,6 @@ def make_learners(
     plan: PlayPlan, policies: Mapping[str, Policy], job: LearningJob
 ) -> list[Learner]:
     """One learner per trained policy."""
-    trained = {
-        name: section for name, section in plan.assignment.policies.items() if section.trainable
-    }
     learners = [
         Learner(
             policies[name],
@@ -38,7 +33,8 @@ def make_learners(
             critic=_own_critic(plan, policies[name], job),
             settings=_settings(plan, section, job),
         )
-        for name, section in trained.items()
+        for name, section in plan.assignment.policies.items()
+        if section.trainable
     ]
     dropout_set = plan.config.training.dropout and not plan.parts.usual  # TRL accepts it anywhere
     if dropout_set and not any(random_forward(section.weights_of) for section in learners):
@@ -50,10 +46,7 @@ def make_learners(
 
 
 def make_critics(
-    plan: PlayPlan,
-    learners: Sequence[Learner],
-    policies: Mapping[str, Policy],
-    job: LearningJob,
+    plan: PlayPlan, learners: Sequence[Learner], policies: Mapping[str, Policy], job: LearningJob
 ) -> list[Critic]:
     """The critics beside the policies, or the one of the team."""
     config, critic = plan.config, job.algorithm.spec.critic
@@ -112,11 +105,8 @@ def _own_critic(plan: PlayPlan, policy: Policy, job: LearningJob) -> Policy | No
 
 
 def _given_critic(plan: PlayPlan, policy: Policy, of_team: bool) -> Policy | None:
-    """The given network of a critic: a live model, or `training.critic_model`.
-
-    Raises:
-        ConfigError: it knows fewer tokens than the policy.
-    """
+    """The given network of a critic: a live model, or `training.critic_model`. Raises
+    `ConfigError`: it knows fewer tokens than the policy."""
     section, path = plan.config.model, plan.config.training.critic_model
     live = plan.parts.critics.get(policy.name, plan.parts.critics.get(TEAM))
     if path is None and live is None:

@@ -1,7 +1,5 @@
 """Warnings of learning rates that are far from the usual ones of what is trained."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

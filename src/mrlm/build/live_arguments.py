@@ -1,8 +1,6 @@
 """Reads the arguments of a trainer that are live objects: an `LLMEnvironment`, rows with reward
 functions, a workflow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,18 +40,10 @@ def with_parts(
 
 
 def opened_llm(
-    llm: Any,
-    tokenizer: Any,
-    config: ExperimentConfig,
-    parts: LiveObjects,
-    *environments: list[Any],
+    llm: Any, tokenizer: Any, config: ExperimentConfig, parts: LiveObjects, *environments: list[Any]
 ) -> tuple[Any, ...]:
     """The config with the settings of an `LLMEnvironment`, its model, the tokenizer, and the
-    environments with its rewards; any other model as it is.
-
-    Raises:
-        ConfigError: it is frozen.
-    """
+    environments with its rewards; any other model as it is. Raises `ConfigError`: it is frozen."""
     if not isinstance(llm, LLMEnvironment):
         return config, llm, tokenizer, *environments
     if llm.mode is EnvironmentMode.CLIENT:

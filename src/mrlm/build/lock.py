@@ -1,7 +1,5 @@
 """The lock of a run's folder: one process writes to it at a time."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json
@@ -25,11 +23,8 @@ _held: dict[str, int] = {}
 
 def lock(folder: Path) -> None:
     """Lock a folder, which is created, for this process; again if it has the lock already. The lock
-    of a process that ended does not count: the system releases it.
-
-    Raises:
-        ConfigError: another process writes to the folder, or it cannot be written.
-    """
+    of a process that ended does not count: the system releases it. Raises `ConfigError`: another
+    process writes to the folder, or it cannot be written."""
     real_path = os.path.realpath(folder)
     if real_path in _held and _is_current(_held[real_path], folder):
         return

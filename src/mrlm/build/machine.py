@@ -1,7 +1,5 @@
 """A check-up of the machine: versions, devices, isolation of programs, ports, disk and threads."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import shutil
@@ -24,11 +22,7 @@ ROOM = 2 * 2**30
 
 
 def check_machine(folder: Path) -> Iterator[Check]:
-    """Checks of this machine.
-
-    Args:
-        folder: where runs are written.
-    """
+    """Checks of this machine, and of the disk of the folder where runs are written."""
     versions = [f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES]
     yield Check("versions", "ok", f"python {platform.python_version()}, {', '.join(versions)}")
     yield _gpu()

@@ -1,7 +1,5 @@
 """The tokens of a micro-batch, where `training.max_tokens_per_microbatch` is `auto`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,13 +16,9 @@ log: logging.Logger = logging.getLogger("mrlm")
 def microbatch_tokens(
     plan: PlayPlan, policies: Mapping[str, Any], state: Mapping[str, Any] | None
 ) -> int:
-    """Tokens of a micro-batch: as set; else those of the checkpoint that is continued, so that its
-    sums have the same order; else what fits into half of the free memory.
-
-    Args:
-        policies: its policies, loaded; proxies of workers are not measured.
-        state: content of the checkpoint.
-    """
+    """Tokens of a micro-batch: as set; else those of the checkpoint that is continued (`state`), so
+    that its sums have the same order; else what fits into half of the free memory, of the loaded
+    `policies`; proxies of workers are not measured."""
     training = plan.config.training
     if training.max_tokens_per_microbatch != "auto":
         return training.max_tokens_per_microbatch

@@ -1,8 +1,6 @@
 """Builds a `Population` from the section `opponents`: which policies have past versions, which
 frozen policies play them, and checks; and teachers that play in place of policies."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

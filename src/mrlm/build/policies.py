@@ -1,8 +1,6 @@
 """The policy assignment of a run (agent -> policy), decided once and logged, and the loading of its
 policies with every base shared that can be."""
 
-from __future__ import annotations
-
 import copy
 import difflib
 import logging
@@ -81,7 +79,7 @@ class PolicyAssignment:
         """agent -> policy, for agents whose policies are trained."""
         return {a: name for a, name in self.policy_of.items() if self.policies[name].trainable}
 
-    def rotated(self, roles: Sequence[str], places: int) -> PolicyAssignment:
+    def rotated(self, roles: Sequence[str], places: int) -> "PolicyAssignment":
         """The assignment after the policies have moved `places` places along `roles`."""
         names = [self.policy_of[role] for role in roles]
         moved = {role: names[(i + places) % len(names)] for i, role in enumerate(roles)}
@@ -105,7 +103,7 @@ class PlayPlan:
     assignment: PolicyAssignment
     peers: Peers = ALONE
 
-    def only(self, agents: Collection[str], policies: Collection[str]) -> PlayPlan:
+    def only(self, agents: Collection[str], policies: Collection[str]) -> "PlayPlan":
         """The plan of some agents and policies alone."""
         of = {agent: name for agent, name in self.assignment.policy_of.items() if agent in agents}
         chosen = {name: item for name, item in self.assignment.policies.items() if name in policies}
@@ -116,7 +114,7 @@ class PlayPlan:
 
 def assign(
     config: ExperimentConfig, environments: Sequence[EnvironmentSpec], parts: LiveObjects
-) -> PolicyAssignment:
+) -> "PolicyAssignment":
     """Assigns policies to agents: as the config names them; else one agent per agent of the
     environments, and one policy per agent. A workflow may name its agents itself."""
     wide = [env for env in environments if len(env.agents) > 1 or not config.agents]
@@ -250,11 +248,9 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
 
 def _note_copies(model: Any, count: int) -> None:
     """Says how much memory the copies of a given model take, and how to do without."""
-    size = count * sum(
-        parameter.numel() * parameter.element_size() for parameter in model.parameters()
-    )
     if not count:
         return
+    size = count * sum(one.numel() * one.element_size() for one in model.parameters())
     log.log(
         logging.WARNING if size >= MUCH else logging.INFO,
         "the given model was copied %d times, since every agent has a policy of its own: %.3g GB, "
@@ -328,7 +324,9 @@ def origin_of(plan: PlayPlan, name: str) -> tuple[Any, str, Any, str]:
     """The initial model of a policy: live or `None`, and its path; and its tokenizer, the same."""
     section = plan.assignment.policies[name]
     live, tokenizer = plan.parts.models.get(name, (None, None))
-    path, source = _model_key(plan.config.model, section)
+    path = section.model or plan.config.model.model_name_or_path
+    source = section.model or plan.config.model.tokenizer_name_or_path or path
+    source = section.tokenizer or source
     if isinstance(live, str | os.PathLike):
         path, live = str(live), None
         source = source if section.tokenizer else path
@@ -341,13 +339,6 @@ def load_with(section: ModelConfig, path: str, quantization: str | None = None) 
     """Loads the model of a folder or hub id with the settings of a section."""
     how = section.torch_dtype, section.trust_remote_code, section.attn_implementation
     return load_model(path, *how, section.device, quantization=quantization)
-
-
-def _model_key(model: ModelConfig, policy: PolicyConfig) -> tuple[str, str]:
-    path = policy.model or model.model_name_or_path
-    if policy.model:
-        return path, policy.tokenizer or path
-    return path, policy.tokenizer or model.tokenizer_name_or_path or path
 
 
 def make_settings(

@@ -1,7 +1,5 @@
 """The compute precision of a run: `training.precision: auto`, decided in one place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -16,11 +14,8 @@ def with_precision(
     config: ExperimentConfig, models: Mapping[str, tuple[Any, Any]] | None = None
 ) -> ExperimentConfig:
     """The config with the precision that `auto` means on this machine, which its run folder
-    records; other configs unchanged.
-
-    Args:
-        models: live models by policy, whose device decides; by default `model.device`.
-    """
+    records; other configs unchanged. The device is that of live `models` by policy, else
+    `model.device`."""
     if config.training.precision != "auto":
         return config
     live = [model for model, _ in (models or {}).values() if hasattr(model, "parameters")]

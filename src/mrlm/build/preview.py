@@ -1,8 +1,6 @@
 """A dry run's look at a run: its settings in two groups, and what every agent reads first, with the
 tokens that are trained on."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,11 +53,8 @@ def settings_set(config: ExperimentConfig) -> str:
 
 
 def defaults_that_matter(plan: RunPlan, printed: set[str]) -> list[str]:
-    """The defaults that have an effect on a run, as comments; those that are off are left out.
-
-    Args:
-        printed: those of earlier stages, which are not repeated; those of this one are added.
-    """
+    """The defaults that have an effect on a run, as comments; those that are off, or that earlier
+    stages have `printed`, are left out, and those of this one are added there."""
     config, facts = plan.config, facts_of(plan)
     resolved = config.resolved()
     sections: dict[str, Any] = {name: getattr(config, name) for name in ALWAYS}
@@ -140,13 +135,9 @@ class _Prompts:
 
 
 def first_prompts(plan: RunPlan, colour: bool) -> list[str]:
-    """Every agent's first prompt in a first task, and the tokens of its answer that are trained
-    on: in colour, or between brackets. No model is loaded; the answers are placeholders. For a data
-    set its first row.
-
-    Args:
-        colour: write with colours of a terminal.
-    """
+    """Every agent's first prompt in a first task, and the tokens of its answer that are trained on:
+    in `colour`, or between brackets. No model is loaded; the answers are placeholders. For a data
+    set its first row."""
     reason = _reason(plan)
     if reason:
         return [f"first prompt: not shown, {reason}"]
@@ -188,11 +179,7 @@ class FirstLengths(NamedTuple):
 
 def first_lengths(plan: RunPlan) -> FirstLengths | None:
     """The lengths of a run's first texts; `None` where they cannot be known here. No model is
-    loaded.
-
-    Raises:
-        ModelError: a tokenizer cannot be loaded.
-    """
+    loaded. Raises `ModelError`: a tokenizer cannot be loaded."""
     if _reason(plan):
         return None
     turns = [turn for turn in _first_turns(plan, ROWS) if turn[2]]
@@ -290,14 +277,11 @@ def assignment_text(plan: PlayPlan) -> str:
     lines = []
     for policy, settings in plan.assignment.policies.items():
         agents = [agent for agent, name in plan.assignment.policy_of.items() if name == policy]
-        kind = (
-            f"{settings.endpoint.model} at {settings.endpoint.base_url}"
-            if settings.endpoint is not None
-            else "frozen"
-            if not settings.trainable
-            else "LoRA adapter"
-            if is_adapter(plan, policy)
-            else "own weights"
-        )
+        if settings.endpoint is not None:
+            kind = f"{settings.endpoint.model} at {settings.endpoint.base_url}"
+        elif settings.trainable:
+            kind = "LoRA adapter" if is_adapter(plan, policy) else "own weights"
+        else:
+            kind = "frozen"
         lines.append(f"policy {policy} ({kind}): {', '.join(agents) or 'no agent'}")
     return "; ".join(lines)

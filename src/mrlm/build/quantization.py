@@ -1,8 +1,6 @@
 """The quantisation of a run's models: what cannot be done with it is refused before a model is
 loaded."""
 
-from __future__ import annotations
-
 from mrlm.build.policies import PlayPlan, base_of, is_adapter, origin_of, start_of
 from mrlm.config import ModelConfig
 from mrlm.core.errors import ConfigError

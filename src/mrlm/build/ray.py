@@ -1,16 +1,15 @@
 """A run on a Ray cluster: which policies share a worker, where workers are placed, and how a run
 recovers from a lost one. The cluster and the workers' code are in `distributed/on_ray`."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from mrlm.build.engines import make_engines
@@ -29,12 +28,7 @@ from mrlm.distributed.on_ray.cluster import ActorPool, connect, reserve, shares
 from mrlm.distributed.on_ray.collective_calls import WorkerGroup
 from mrlm.distributed.on_ray.engine import EngineGroup, RayEngine
 from mrlm.distributed.on_ray.environments import EnvironmentPool, EnvironmentWorker
-from mrlm.distributed.on_ray.proxies import (
-    RemoteCritic,
-    RemoteFrozen,
-    RemoteLearner,
-    RemotePolicy,
-)
+from mrlm.distributed.on_ray.proxies import RemoteCritic, RemoteFrozen, RemoteLearner, RemotePolicy
 from mrlm.distributed.on_ray.weight_transfer import boxed
 from mrlm.distributed.on_ray.workers import RayWorker
 from mrlm.learn.bases.algorithm import Algorithm
@@ -42,7 +36,6 @@ from mrlm.learn.checkpoint import checkpoints, newest_verified, read_state
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.learner import Learner
 from mrlm.learn.meter import Measured
-from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.training.run import Run
@@ -247,7 +240,8 @@ class OnRay(InProcess):
             base = next(
                 candidate for candidate in self.bases if learners[0].policy in candidate.names
             )
-            learners = [_Lent(base.recipe.load()[learners[0].policy])]
+            lent = base.recipe.load()[learners[0].policy]  # its weights initialise the critic
+            learners = [SimpleNamespace(weights_of=lent)]
         return super().make_critics(job, learners, policies)
 
     def environments(self, environments: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
@@ -264,10 +258,7 @@ class OnRay(InProcess):
     # -- the loop ----------------------------------------------------------------------------------
 
     async def update(
-        self,
-        jobs: Sequence[tuple[Any, Sequence[Sample], int]],
-        algorithm: Algorithm,
-        step: int,
+        self, jobs: Sequence[tuple[Any, Sequence[Sample], int]], algorithm: Algorithm, step: int
     ) -> list[Measured]:
         """Updates the learners of one base together, and different bases concurrently."""
         places: dict[WorkerSlot, list[int]] = {}
@@ -341,13 +332,6 @@ class OnRay(InProcess):
     def close(self) -> None:
         """Ends the workers and frees their resources; the cluster stays."""
         self._release()
-
-
-@dataclass(frozen=True, slots=True)
-class _Lent:
-    """A policy whose weights initialise the critic of a team."""
-
-    weights_of: Policy
 
 
 def _as_at_first(post: WorkerSlot) -> None:

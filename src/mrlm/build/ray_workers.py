@@ -1,8 +1,6 @@
 """Specs of Ray workers: the policies of one base, how they are built there, and which workers train
 and sample from them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -24,11 +22,8 @@ from mrlm.play.engine import Engine
 
 @dataclass(slots=True)
 class PolicyWorkerSpec:
-    """A spec for building the policies of one base, their learners and their engine in a worker.
-
-    Args:
-        plan: of the run, with these policies and their agents alone.
-    """
+    """A spec for building the policies of one base, their learners and their engine in a worker, by
+    the plan of a run with these policies and their agents alone."""
 
     plan: PlayPlan
 
@@ -57,18 +52,9 @@ class PolicyWorkerSpec:
 
 @dataclass(slots=True)
 class Base:
-    """Policies of one base, and the workers that hold them.
-
-    Args:
-        names: of the policies.
-        recipe: the spec that builds them.
-        section: their placement.
-        trained: whether any of them is trained.
-        home: the worker, or the worker group, that trains them; where they are frozen, the first
-            that samples.
-        engines: the workers that sample from them.
-        about: policy -> the description from its worker.
-    """
+    """Policies of one base, the spec that builds them, their placement, and the workers that hold
+    them: those that train (`home`; where they are frozen, the first that samples) and those that
+    sample (`engines`). `about` has the description of each policy from its worker."""
 
     names: list[str]
     recipe: PolicyWorkerSpec
@@ -88,11 +74,8 @@ class Base:
         return list(dict.fromkeys([self.home, *self.engines]))
 
     def check_whole(self) -> None:
-        """Checks that workers that train together have whole accelerators.
-
-        Raises:
-            ConfigError: they have fractions of one.
-        """
+        """Checks that workers that train together have whole accelerators. Raises `ConfigError`:
+        they have fractions of one."""
         count, share = len(self.home.members), self.home.pool.share_of("GPU")
         if count > 1 and 0 < share < 1:
             raise ConfigError(

@@ -1,8 +1,6 @@
 """The config that a run records: that of its live objects too, by the names under which another
 process can import or read them. An object without such a name is recorded as one of the program."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json
@@ -31,11 +29,7 @@ ROWS = "rows"
 
 def recorded_config(plan: PlayPlan, folder: Path) -> ExperimentConfig:
     """The config with sections for the live objects of a run. Rows are written to files below
-    `folder`.
-
-    Raises:
-        OSError: the rows cannot be written.
-    """
+    `folder`. Raises `OSError`: they cannot be written."""
     config, parts, record = plan.config, plan.parts, _Record(folder)
     changes: dict[str, Any] = {}
     names = [spec.name for spec in plan.environments]
@@ -198,14 +192,8 @@ def _guarded(script: Path) -> bool:
 
 
 def refuse_program(config: ExperimentConfig, parts: LiveObjects | None = None) -> None:
-    """Refuses a recorded config with live objects of a program that are not given again.
-
-    Args:
-        parts: live objects in place of sections of the config.
-
-    Raises:
-        ConfigError: names them.
-    """
+    """Refuses a recorded config with live objects of a program that are not given again, as
+    `parts`. Raises `ConfigError`: names them."""
     parts, set_values = parts or LiveObjects(), config.given()
     sections = {
         key: set_values.get(key) for key in ("environments", "workflow", "evaluation", "data")

@@ -1,30 +1,15 @@
 """Builds a `Run` from an `ExperimentConfig`: the only module that connects the parts and loads
 plug-ins by name."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from mrlm.build.async_play import check_asynchrony, copies_of
-from mrlm.build.compatibility import (
-    check_effects,
-    check_engines,
-    check_gradient_shares,
-    check_plays,
-    check_processes,
-    check_swap,
-    check_teachers,
-    check_tracking,
-    check_trained,
-    crossed,
-    effects_obstacle,
-)
+from mrlm.build.async_play import copies_of
+from mrlm.build.compatibility import CHECKS, crossed, effects_obstacle
 from mrlm.build.engines import make_engines
 from mrlm.build.environments import check_isolation, make_environments
 from mrlm.build.folder import checkpoint_of, open_log, prepare_folder, run_folder
@@ -33,17 +18,10 @@ from mrlm.build.ineffective import facts_of, refuse_idle, verdicts
 from mrlm.build.learning_rates import check_rates
 from mrlm.build.lock import check_free, unlock
 from mrlm.build.microbatch import microbatch_tokens
-from mrlm.build.opponents import check_opponents, opponents_of, population_of, spare_of
-from mrlm.build.policies import (
-    LiveObjects,
-    assign,
-    load_policies,
-    make_settings,
-    origin_of,
-)
+from mrlm.build.opponents import opponents_of, population_of, spare_of
+from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings, origin_of
 from mrlm.build.precision import device_type, precision_text, with_precision
 from mrlm.build.preview import assignment_text
-from mrlm.build.quantization import check_quantized
 from mrlm.build.recorded import recorded_config, refuse_program
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
@@ -96,12 +74,8 @@ def build(
 
 
 def run_of(plan: RunPlan, config: ExperimentConfig, resume: Path | None) -> Run:
-    """Builds the run of a plan.
-
-    Args:
-        config: the config of which it was made.
-        resume: a run folder or checkpoint to continue from.
-    """
+    """Builds the run of a plan, made of a config, from its beginning or from the run folder or
+    checkpoint `resume`."""
     peers = plan.peers
     peers.first(lambda: check_free(run_folder(config)))
     log.info("%s", assignment_text(plan))
@@ -170,20 +144,14 @@ def _assembled(plan: RunPlan, resume: Path | None) -> Run:
         live_models=[name for name in plan.parts.models if origin_of(plan, name)[0] is not None],
         measures_effects=placing.local and effects_obstacle(plan) is None,
     )
-    if config.distributed.enabled and config.distributed.strategy == "fsdp":
-        _shard(run)
+    _shard(run)
     population.exchange = partial(exchange, run)
     placing.ready(run, checkpoint)
     if checkpoint is not None:
-        _continue(run, checkpoint)
+        restore(run, checkpoint)
+        log.info("continuing from %s", checkpoint)
     run.log.note(amount(plan, facts_of(plan).turns, total))
     return run
-
-
-def _continue(run: Run, checkpoint: Path) -> None:
-    """Restore a run from a checkpoint."""
-    restore(run, checkpoint)
-    log.info("continuing from %s", checkpoint)
 
 
 def placement_of(plan: RunPlan) -> InProcess:
@@ -197,38 +165,22 @@ def placement_of(plan: RunPlan) -> InProcess:
 
 
 def _shard(run: Run) -> None:
-    """Shards trained networks over the processes; engines sample from copies that are whole."""
+    """Shards trained networks over the processes of an fsdp run; engines sample from copies that
+    are whole."""
+    section = run.config.distributed
+    if not (section.enabled and section.strategy == "fsdp"):
+        return
     from mrlm.distributed.sharded import shard
 
-    shard(run.learners, run.critics, run.config.distributed.fsdp, run.peers)
+    shard(run.learners, run.critics, section.fsdp, run.peers)
     for learner in run.learners:
         name = learner.policy
         run_async(run.engines[name].load_weights(name, learner.weights(), learner.version))
 
 
-CHECKS: tuple[Callable[[RunPlan], None], ...] = (
-    check_processes,
-    check_tracking,
-    check_trained,
-    check_teachers,
-    check_plays,
-    check_opponents,
-    check_asynchrony,
-    check_swap,
-    check_gradient_shares,
-    check_engines,
-    check_effects,
-    check_quantized,
-)
-"""Checks between the sections of a config, in the order in which they are reported."""
-
-
 def plan_of(config: ExperimentConfig, parts: LiveObjects, peers: Peers = ALONE) -> RunPlan:
     """The plan of a run, with everything checked that can be checked before a model is loaded.
-
-    Raises:
-        ConfigError: something requested does not exist or does not fit.
-    """
+    Raises `ConfigError`: something requested does not exist or does not fit."""
     refuse_program(config, parts)
     config = with_precision(config, parts.models)
     algorithm = config.algorithm_settings()
@@ -278,12 +230,9 @@ def arithmetic_of(
     parameters: int | None = None,
     free: float | None = None,
 ) -> Plan:
-    """The memory and time estimate of a run.
-
-    Args:
-        shape, parameters: of every policy's model, where it is not available.
-        free: bytes of memory before the run; by default what is free here.
-    """
+    """The memory and time estimate of a run: with `shape` and `parameters` of every policy's model,
+    where it is not available, and `free` bytes of memory before the run (by default what is free
+    here)."""
     config, assignment = plan.config, plan.assignment
     device = device_type(config)
     if free is None:

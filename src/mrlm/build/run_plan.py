@@ -1,7 +1,5 @@
 """The parts of a run that are known before a model is loaded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,12 +23,8 @@ Data = list[dict[str, Any]] | Reading
 
 @dataclass(kw_only=True)
 class RunPlan(PlayPlan):
-    """The parts of a run, each computed once.
-
-    Args:
-        algorithm: credit and loss.
-        rows: the data set that is trained on; `None` where episodes are played.
-    """
+    """The parts of a run, each computed once; `rows` is the data set that is trained on, `None`
+    where episodes are played."""
 
     algorithm: Algorithm
     rows: Data | None
@@ -63,11 +57,8 @@ class RunPlan(PlayPlan):
 
 
 def play_plan(config: ExperimentConfig) -> PlayPlan:
-    """The plan for playing an experiment.
-
-    Raises:
-        ConfigError: the config has no environment, or its policies cannot be assigned.
-    """
+    """The plan for playing an experiment. Raises `ConfigError`: the config has no environment, or
+    its policies cannot be assigned."""
     refuse_program(config)
     config = with_precision(config)
     parts = LiveObjects()

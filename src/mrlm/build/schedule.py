@@ -1,8 +1,6 @@
 """Builds a `Schedule` from `training.schedule` and the algorithm, with checks, and the policy
 assignment at every point of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from mrlm.build.policies import PlayPlan, PolicyAssignment, make_settings
@@ -21,11 +19,8 @@ KEY = "training.schedule"
 def schedule_of(
     config: ExperimentConfig, algorithm: Algorithm, assignment: PolicyAssignment
 ) -> Schedule:
-    """The schedule of a run.
-
-    Raises:
-        ConfigError: it does not fit the agents, the policies or the algorithm.
-    """
+    """The schedule of a run. Raises `ConfigError`: it does not fit the agents, the policies or the
+    algorithm."""
     section, name, spec = config.training.schedule, config.training.algorithm, algorithm.spec
     order: Order = section.order or spec.orders[0]
     if order not in spec.orders:

@@ -1,10 +1,8 @@
 """Policies for a server, from folders, runs or a config, with the engine that samples for them."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,7 @@ from mrlm.config import ExperimentConfig, load_config
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, ModelError
 from mrlm.learn.policy.incoming import load_adapter
-from mrlm.learn.policy.loading import (
-    adapter_base,
-    load_model,
-    load_tokenizer,
-    run_model,
-)
+from mrlm.learn.policy.loading import adapter_base, load_model, load_tokenizer, run_model
 from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy, scored
 from mrlm.learn.policy.weight_files import take_file, take_folder
@@ -29,7 +22,7 @@ from mrlm.serving.policies.hub import ServedPolicy
 
 @dataclass(slots=True)
 class ServedWeights:
-    """The weights of a served policy; engines receive the policy itself."""
+    """The weights of a served policy."""
 
     policy: Policy
 
@@ -58,51 +51,21 @@ class ServedWeights:
             return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-class Sampled:
-    """An engine of policies in this process, whose `load_weights` receives their
-    `ServedWeights`."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.tokenizer: Any = inner.tokenizer
-        self.max_context: int = inner.max_context
-
-    async def generate(self, requests: Sequence[Any]) -> list[Any]:
-        return await self.inner.generate(requests)
-
-    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        await self.inner.load_weights(policy, weights.policy, version)
-
-    def tolerance(self, policy: str) -> float | None:
-        return self.inner.tolerance(policy)
-
-
+@dataclass(slots=True)
 class HostedPolicies:
-    """Policies in this process, and the engine that samples for all of them.
+    """Policies in this process by name (adapters of one base share a model), and the engine that
+    samples for all of them, with `settings`. `models` has the name of each one's model, `prompts`
+    the system prompt of chats without one."""
 
-    Args:
-        policies: name -> policy; adapters of one base share a model.
-        models: name -> name of its model.
-        settings: arguments of the engine, besides the policies.
-        prompts: name -> system prompt of chats without one.
-    """
-
-    def __init__(
-        self,
-        policies: Mapping[str, Policy],
-        models: Mapping[str, str],
-        settings: Mapping[str, Any] | None = None,
-        prompts: Mapping[str, str | None] | None = None,
-    ) -> None:
-        self.policies: dict[str, Policy] = dict(policies)
-        self.models: dict[str, str] = dict(models)
-        self.settings: dict[str, Any] = dict(settings or {})
-        self.prompts: dict[str, str | None] = dict(prompts or {})
+    policies: dict[str, Policy]
+    models: dict[str, str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    prompts: Mapping[str, str | None] = field(default_factory=dict)
 
     def served(self) -> list[ServedPolicy]:
         """All policies, with a new engine."""
-        settings = self.settings | {"unseen_writes": False}  # weights come through `load_weights`
-        engine: Engine = Sampled(registry.load("engines", "lean")(self.policies, **settings))
+        lean = registry.load("engines", "lean")  # to which weights come through `load_weights`
+        engine: Engine = lean(self.policies, **self.settings, unseen_writes=False)
         return [
             ServedPolicy(
                 name,
@@ -127,11 +90,8 @@ class HostedPolicies:
 
     def add_adapter(self, name: str, folder: Path) -> list[ServedPolicy]:
         """Adds policy `name`: the adapter of a folder on the only whole model here. Returns it with
-        all others, which have a new engine.
-
-        Raises:
-            ModelError: the server has no single base, or the adapter does not fit.
-        """
+        all others, which have a new engine. Raises `ModelError`: the server has no single base, or
+        the adapter does not fit."""
         bases = [policy for policy in self.policies.values() if not policy.adapter]
         if len(bases) != 1:
             raise ModelError(
@@ -158,17 +118,9 @@ def house_of(
     device: str = "auto",
     prompts: Mapping[str, str | None] | None = None,
 ) -> HostedPolicies:
-    """Policies from folders, hub ids or runs: an adapter folder stays an adapter, and those of one
-    base share it, as do equal folders.
-
-    Args:
-        named: policy -> folder, hub id or run.
-        dtype, device: of the models.
-        prompts: name -> system prompt of chats without one.
-
-    Raises:
-        ConfigError: none is given, or one cannot be loaded.
-    """
+    """Policies, by name, from folders, hub ids or runs: an adapter folder stays an adapter, and
+    those of one base share it, as do equal folders. `prompts` are as in `HostedPolicies`. Raises
+    `ConfigError`: none is given, or one cannot be loaded."""
     if not named:
         raise ConfigError("no policy to serve is given; use --policy NAME=FOLDER")
     policies: dict[str, Policy] = {}
@@ -185,15 +137,12 @@ def house_of(
             bases[base] = load_model(base, dtype, device=device)
         bases[base] = load_adapter(bases[base], name, Path(folder))
         policies[name] = Policy(name, bases[base], tokenizer, adapter=name)
-    return HostedPolicies(policies, named, prompts=prompts)
+    return HostedPolicies(policies, dict(named), prompts=prompts or {})
 
 
 def house_of_team(folder: Path, dtype: str, device: str) -> HostedPolicies:
-    """The agents of a trained team under their names; those of one policy share its model.
-
-    Raises:
-        ConfigError: the folder has no team, or a policy cannot be loaded.
-    """
+    """The agents of a trained team under their names; those of one policy share its model. Raises
+    `ConfigError`: the folder has no team, or a policy cannot be loaded."""
     file = Path(run_model(str(folder))) / "team.yaml"
     if not file.is_file():
         raise ConfigError(f"--team {folder}: {file} does not exist; give a run or a pulled team")
@@ -208,11 +157,8 @@ def house_of_team(folder: Path, dtype: str, device: str) -> HostedPolicies:
 
 
 def house_of_config(config: ExperimentConfig) -> HostedPolicies:
-    """The policies of an experiment that have weights, with their initial ones.
-
-    Raises:
-        ConfigError: they cannot be assigned or loaded.
-    """
+    """The policies of an experiment that have weights, with their initial ones. Raises
+    `ConfigError`: they cannot be assigned or loaded."""
     parts = LiveObjects()
     assignment = assign(config, make_environments(config, parts), parts)
     policies = load_policies(PlayPlan(config=config, parts=parts, assignment=assignment))

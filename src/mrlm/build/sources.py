@@ -1,7 +1,5 @@
 """Builds the source of a run's groups from a config: rollouts, rows, or both."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -31,12 +29,8 @@ from mrlm.record.plan import SAMPLED_GROUPS
 
 
 def rows_of(config: ExperimentConfig, parts: LiveObjects, spec: Spec) -> Data | None:
-    """The rows a run trains on, or a reader of them; `None` if it trains on none.
-
-    Raises:
-        ConfigError: they cannot be streamed here.
-        DataError: they cannot be read.
-    """
+    """The rows a run trains on, or a reader of them; `None` if it trains on none. Raises
+    `ConfigError`: they cannot be streamed here; `DataError`: they cannot be read."""
     section = config.data
     source = parts.rows if parts.rows is not None else section.dataset
     if source is None:
@@ -96,12 +90,8 @@ def source_of(
     engines: Mapping[str, Engine],
     assign_opponents: AssignOpponents | None,
 ) -> EpisodeSource:
-    """The source of the loop's groups.
-
-    Args:
-        settings_of, engines: settings of every agent, and the engine of every policy.
-        assign_opponents: chooses the agents of a training task, where these vary.
-    """
+    """The source of the loop's groups, by the settings of every agent and the engine of every
+    policy; `assign_opponents` chooses the agents of a training task, where these vary."""
     config, spec, rows = plan.config, plan.spec, plan.rows
     if rows is not None:
         source = config.data.dataset

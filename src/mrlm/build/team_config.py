@@ -1,7 +1,5 @@
 """The config of a team by itself: who plays with which policy, in what; nothing of its training."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -16,24 +14,16 @@ from mrlm.play.workflow import FunctionWorkflow, Workflow
 SECTIONS = ("environments", "workflow", "generation")
 """Sections that a team keeps as they were given."""
 MODEL = (
-    "torch_dtype",
-    "quantization",
-    "trust_remote_code",
-    "attn_implementation",
-    "lean",
+    *("torch_dtype", "quantization", "trust_remote_code", "attn_implementation", "lean"),
     "chat_template_kwargs",
 )
 """Settings of `model` that do not name one."""
 
 
 def team_config(plan: PlayPlan) -> dict[str, Any]:
-    """The sections of a config that play the team of a plan: its agents with their policies and
-    prompts, its workflow and its environments. All policies are frozen; those with weights name the
-    model they begin with. Environments given as objects are left out.
-
-    Returns:
-        Plain data, of which `ExperimentConfig` accepts every key.
-    """
+    """The sections of a config that play the team of a plan, as plain data: its agents with their
+    policies and prompts, its workflow and its environments. All policies are frozen; those with
+    weights name the model they begin with. Environments given as objects are left out."""
     config, set_values = plan.config, normalize.as_mappings(plan.config.given())
     if kind := section_of(plan).quantization:
         set_values.setdefault("model", {})["quantization"] = kind
@@ -99,19 +89,15 @@ def _formatter(plan: PlayPlan, agent: str) -> dict[str, str]:
         while inside is not None and not hasattr(inside, "formatters"):  # a wrapper
             inside = getattr(inside, "environment", None)
         formatters: Mapping[str, Any] = getattr(inside, "formatters", None) or {}
-        formatter = formatters.get(
-            agent, next(iter(formatters.values())) if len(formatters) == 1 else None
-        )
+        only = next(iter(formatters.values())) if len(formatters) == 1 else None
+        formatter = formatters.get(agent, only)
         if formatter is None:
             continue
-        if isinstance(formatter, str) and not (":" in formatter and "{" not in formatter):
+        if not isinstance(formatter, str):
+            formatter = getattr(formatter, "__qualname__", repr(formatter))
+        elif not (":" in formatter and "{" not in formatter):
             return {"formatter": formatter}
-        name = (
-            formatter
-            if isinstance(formatter, str)
-            else getattr(formatter, "__qualname__", repr(formatter))
-        )
-        return {"formatter_function": name.replace(":", ".")}
+        return {"formatter_function": formatter.replace(":", ".")}
     return {}
 
 

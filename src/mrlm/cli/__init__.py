@@ -1,8 +1,6 @@
 """The command line. It reads arguments, calls one function of the library and reports the result;
 heavy libraries are loaded by the command that needs them."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import pkgutil
@@ -21,27 +19,8 @@ from mrlm.core.operating_system import end_with_launcher
 from mrlm.core.registry import search
 
 FIRST = (
-    "quickstart",
-    "init",
-    "recipe",
-    "train",
-    "eval",
-    "app",
-    "collect",
-    "play",
-    "replay",
-    "why",
-    "look",
-    "view",
-    "export",
-    "push",
-    "pull",
-    "serve",
-    "data",
-    "plan",
-    "doctor",
-    "info",
-    "new",
+    *("quickstart", "init", "recipe", "train", "eval", "app", "collect", "play", "replay", "why"),
+    *("look", "view", "export", "push", "pull", "serve", "data", "plan", "doctor", "info", "new"),
 )
 """The order of the help; commands that are not here come after them, by name."""
 

@@ -1,7 +1,5 @@
 """Arguments that several commands share."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json
@@ -58,8 +56,7 @@ def _show_version(value: bool) -> None:
 
 
 Version = Annotated[
-    bool,
-    typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
 ]
 
 
@@ -107,21 +104,12 @@ def _option(names: Sequence[str] = (), argument: bool = False, **rest: Any) -> A
     return typer.Argument(**rest) if argument else typer.Option(*names, **rest)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equal length as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-
-
 def config_to_play(
     path: Path | None,
     overrides: Sequence[str] | None,
     model: str | None,
     environments: Sequence[str | dict[str, Any]] | None,
-) -> ExperimentConfig:
+) -> "ExperimentConfig":
     """The experiment whose agents should play, with the models they should use.
 
     Args:
@@ -168,10 +156,7 @@ def app_sections(
     app: str | None, reward: str | None, data: str | None, agents: str | None
 ) -> list[dict[str, Any]]:
     """The environment `app` that options describe, as a list of sections; empty without `--app`.
-
-    Raises:
-        ConfigError: an option of an app is given without one, or the rows are missing.
-    """
+    Raises `ConfigError`: an option of an app is given without one, or the rows are missing."""
     if app is None:
         for name, value in (("--reward", reward), ("--data", data), ("--agents", agents)):
             if value is not None:
@@ -224,11 +209,7 @@ def recorded_at(folder: Path) -> str:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Writes a JSON file atomically.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Writes a JSON file atomically. Raises `ConfigError`: it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:

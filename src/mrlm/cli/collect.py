@@ -1,7 +1,5 @@
 """`mrlm collect`: play episodes and keep the trajectories, as rows for supervised learning."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mrlm.cli._options import config_to_play, recorded_at, write_json

@@ -83,13 +83,7 @@ def _prepare(preset: DatasetPreset, out: Path | None, **how: Any) -> None:
 
     def fill(target: Path) -> None:
         counts.update(
-            prepare(
-                preset,
-                target,
-                known=earlier,
-                usable=partial(_usable, preset),
-                **how,
-            )
+            prepare(preset, target, known=earlier, usable=partial(_usable, preset), **how)
         )
 
     try:

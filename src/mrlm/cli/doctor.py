@@ -1,7 +1,5 @@
 """`mrlm doctor`: examines a run, a config before a run, or the machine."""
 
-from __future__ import annotations
-
 import json
 import sys
 import textwrap
@@ -51,12 +49,9 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
     from mrlm.tracking.console import printable
     from mrlm.tracking.log_file import ended_in
 
-    whole = (run / METRICS).is_file()
-    stages = (
-        [run]
-        if whole
-        else sorted(metrics_path.parent for metrics_path in run.glob(f"*/{METRICS}")) or [run]
-    )
+    stages = [run]
+    if not (run / METRICS).is_file():
+        stages = sorted(path.parent for path in run.glob(f"*/{METRICS}")) or [run]
     located: list[tuple[Path, Alarm]] = []
     ready: dict[Path, tuple[int, int]] = {}
     for stage in stages:
@@ -82,7 +77,7 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
     return bool(located or ended)
 
 
-def _story(stage: Path, alarm: Alarm, several: bool) -> str:
+def _story(stage: Path, alarm: "Alarm", several: bool) -> str:
     from mrlm.tracking.console import printable
 
     owner = alarm.agent or alarm.policy
@@ -96,7 +91,7 @@ def _story(stage: Path, alarm: Alarm, several: bool) -> str:
     return printable("\n".join(lines)) + "\n"
 
 
-def _checks(path: Path, overrides: list[str], quiet: bool) -> Iterator[Check]:
+def _checks(path: Path, overrides: list[str], quiet: bool) -> "Iterator[Check]":
     """The checks of all stages of a config."""
     from mrlm.build.checkup import check_config
     from mrlm.config import load_config
@@ -108,7 +103,7 @@ def _checks(path: Path, overrides: list[str], quiet: bool) -> Iterator[Check]:
         yield from check_config(stage, colour=not quiet and sys.stdout.isatty())
 
 
-def _report(checks: Iterable[Check], as_json: bool) -> bool:
+def _report(checks: "Iterable[Check]", as_json: bool) -> bool:
     """Prints checks as they end; whether one failed."""
     failed = False
     for check in checks:

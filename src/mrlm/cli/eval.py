@@ -1,14 +1,12 @@
 """`mrlm eval`: plays held-out tasks with a model and reports success rates, with intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrlm.cli._options import aligned, app_sections, config_to_play, recorded_at, write_json
-from mrlm.core.progress import counted
+from mrlm.cli._options import app_sections, config_to_play, recorded_at, write_json
+from mrlm.core.progress import aligned, counted
 
 if TYPE_CHECKING:
     from mrlm.core.episodes import Episode
@@ -75,7 +73,7 @@ def eval(
         write_json(output, redacted(report, secrets()))
 
 
-def _rewards(episodes: Sequence[Episode]) -> dict[str, dict[str, list[float]]]:
+def _rewards(episodes: "Sequence[Episode]") -> dict[str, dict[str, list[float]]]:
     """Environment -> task -> the rewards of its episodes that did not fail."""
     environments: dict[str, dict[str, list[float]]] = {}
     for episode in episodes:
@@ -103,7 +101,7 @@ def _json(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _row(episode: Episode) -> dict[str, Any]:
+def _row(episode: "Episode") -> dict[str, Any]:
     from mrlm.core.messages import write_message
     from mrlm.training.metrics import component_sums
 

@@ -1,8 +1,6 @@
 """`mrlm export`: writes runs as one HTML file, or one run in a format of another library, or its
 models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mrlm.core import registry

@@ -1,7 +1,5 @@
 """`mrlm info`: versions, devices and all plug-ins; or the contents of a server."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform
@@ -29,8 +27,7 @@ def info(
     if server is not None:
         from mrlm.serving.client.calling import access_of
 
-        bearer = token or os.environ.get("MRLM_TOKEN")
-        return _server(server, wait, access_of(bearer, None, tls_ca, tls_cert, tls_key))
+        return _server(server, wait, access_of(token, None, tls_ca, tls_cert, tls_key))
     from mrlm import __version__
 
     print(f"mrlm          {__version__}")
@@ -43,7 +40,7 @@ def info(
         _plugins()
 
 
-def _server(address: str, wait: float, access: Access) -> None:
+def _server(address: str, wait: float, access: "Access") -> None:
     from mrlm.serving.client.calling import address_of
     from mrlm.serving.client.link import server_info
 
@@ -74,9 +71,8 @@ def _devices() -> list[tuple[str, str]]:
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
-            rows.append(
-                (f"cuda:{index}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB")
-            )
+            memory = f"{properties.total_memory / 2**30:.0f} GiB"
+            rows.append((f"cuda:{index}", f"{properties.name}, {memory}"))
     else:
         rows.append(("cuda", "none found"))
     return [*rows, ("cache", str(cache_folder()))]

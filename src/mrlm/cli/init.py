@@ -1,8 +1,6 @@
 """`mrlm init`: writes an experiment to begin with, from five answers: a config, an environment and
 its test. Every answer may be an option, and questions are read from standard input."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -33,15 +31,8 @@ SPECIAL = re.compile(r"the_team|TheTeam|\{(\w+)\}")
 
 
 class InitAnswers(NamedTuple):
-    """The answers to the five questions.
-
-    Args:
-        agents: names of the agents.
-        model: model folder or hub id.
-        data: a data set, or `examples`.
-        workflow: name of a workflow.
-        device: `cpu`, or an accelerator of `mrlm plan`.
-    """
+    """The answers to the five questions: `data` is a data set, or `examples`; `device` is `cpu`, or
+    an accelerator of `mrlm plan`."""
 
     agents: list[str]
     model: str
@@ -66,7 +57,7 @@ def init(
             raise ConfigError(f"{folder / file} exists already; give another FOLDER")
     check_name(name, f"FOLDER={str(folder)!r}: {name!r}", "my_team")
 
-    def ask(option: str | None, text: str, default: str, check: Check) -> Any:
+    def ask(option: str | None, text: str, default: str, check: "Check") -> Any:
         return check(option or default) if option or yes else _asked(text, default, check)
 
     names = ask(agents, "agents, separated by commas", "solver,reviewer", _agents)
@@ -236,7 +227,7 @@ def _shown(path: Path, device: str) -> str:
     return encodable("\n".join(["", *first_prompts(plan, colour), "", _memory(loaded, device)]))
 
 
-def _memory(loaded: ExperimentConfig, device: str) -> str:
+def _memory(loaded: "ExperimentConfig", device: str) -> str:
     from mrlm.cli.plan import memory_of
 
     try:

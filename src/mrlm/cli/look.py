@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrlm.cli._options import aligned
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
+from mrlm.core.progress import aligned
 
 if TYPE_CHECKING:
     from mrlm.record.exports.transcripts import Entry
@@ -39,10 +39,7 @@ def look(
     recorded = read_run(run)
     if tokens is not None and episode is None:
         raise ConfigError("--tokens shows the tokens of one episode; add --episode ID")
-    step_set = None if step is None else step_range(step)
-    steps = (
-        None if step_set is None else [number for number in recorded.steps if number in step_set]
-    )
+    steps = None if step is None else step_range(step)
     accepts = parse_filter(where)
     check_names(where, recorded.rows())
     rows = [row for row in recorded.rows(steps, episode) if accepts(row)]
@@ -81,18 +78,12 @@ def _sorted(rows: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, An
     from mrlm.record.filters import number, numbers_of
 
     name, sign = key.lstrip("-"), -1 if key.startswith("-") else 1
-    values = [number(row, name) for row in rows]
     columns = {column for row in rows for column in numbers_of(row)}
     if name not in columns:
         raise ConfigError(registry.unknown(name, sorted(columns), f"--sort {key}"))
-    places = sorted(
-        range(len(rows)),
-        key=lambda index: (
-            values[index] is None,
-            sign * (values[index] or 0.0),
-        ),
-    )
-    return [rows[index] for index in places]
+    numbered = [(number(row, name), row) for row in rows]
+    numbered.sort(key=lambda pair: (pair[0] is None, sign * (pair[0] or 0.0)))
+    return [row for _, row in numbered]
 
 
 def _table(rows: Sequence[Mapping[str, Any]], limit: int) -> str:
@@ -114,9 +105,8 @@ def _table(rows: Sequence[Mapping[str, Any]], limit: int) -> str:
                 _last(row)[:WIDTH],
             ]
         )
-    text = aligned(lines)
     more = len(rows) - limit
-    return text + (f"\n... and {more} more (--limit N shows more)" if more > 0 else "")
+    return aligned(lines) + (f"\n... and {more} more (--limit N shows more)" if more > 0 else "")
 
 
 def _last(row: Mapping[str, Any]) -> str:

@@ -1,8 +1,6 @@
 """`mrlm new`: writes a plug-in with the smallest config that trains with it. The texts are the
 examples of CONTRIBUTING.md."""
 
-from __future__ import annotations
-
 import importlib.util
 import keyword
 import re
@@ -13,12 +11,8 @@ Kind = Literal["algorithm", "environment", "workflow"]
 
 
 class Example(NamedTuple):
-    """A plug-in of one file, and a config that trains with it.
-
-    Args:
-        name: of the file; its class has the same name in camel case.
-        config: YAML.
-    """
+    """A plug-in of one file, whose class has its name in camel case, and the YAML of a config that
+    trains with it."""
 
     name: str
     code: str
@@ -44,16 +38,8 @@ def class_of(name: str) -> str:
 
 
 def check_name(name: str, where: str, such_as: str) -> None:
-    """Check the name of a new module.
-
-    Args:
-        name: the name.
-        where: its place, for messages.
-        such_as: a name that is possible.
-
-    Raises:
-        ConfigError: it is not a module name, or an installed module has it.
-    """
+    """Check the name of a new module; messages have its place `where`, and a possible name
+    `such_as`. Raises `ConfigError`: it is not a module name, or an installed module has it."""
     from mrlm.core.errors import ConfigError
 
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
@@ -68,11 +54,8 @@ def check_name(name: str, where: str, such_as: str) -> None:
 
 
 def written(kind: Kind, name: str) -> dict[str, str]:
-    """File -> text of a new plug-in and its config.
-
-    Raises:
-        ConfigError: the name is not a module name, or an installed module has it.
-    """
+    """File -> text of a new plug-in and its config. Raises `ConfigError`: the name is not a module
+    name, or an installed module has it."""
     check_name(name, f"NAME={name!r}", f"my_{kind}")
     example = EXAMPLES[kind]
     patterns, replacements = (
@@ -91,10 +74,7 @@ def _title(name: str) -> str:
     return f'"""{name.replace("_", " ").capitalize()}:'
 
 
-def new(
-    kind: Kind,
-    name: str,
-) -> None:
+def new(kind: Kind, name: str) -> None:
     """Write NAME.py, a plug-in to start from, and NAME.yaml, which trains with it."""
     from mrlm.core.errors import ConfigError
 

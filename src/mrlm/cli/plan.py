@@ -79,14 +79,8 @@ def plan(
 
 
 def memory_of(stage: ExperimentConfig, device: str) -> str:
-    """The memory that a stage needs on one device, as text.
-
-    Args:
-        device: as in `--device`.
-
-    Raises:
-        ConfigError: the device is unknown, or the size of the model.
-    """
+    """The memory that a stage needs on one device (as in `--device`), as text. Raises
+    `ConfigError`: the device is unknown, or the size of the model."""
     from mrlm.planning import estimate, report
     from mrlm.planning.devices import find_device
 

@@ -65,11 +65,8 @@ def play(
 
 
 class Terminal:
-    """Input and output of a person. No text that is shown can steer the terminal.
-
-    Args:
-        multiline: whether every answer has several lines.
-    """
+    """Input and output of a person; every answer has several lines with `multiline`. No text that
+    is shown can steer the terminal."""
 
     def __init__(self, multiline: bool) -> None:
         self.multiline = multiline
@@ -85,11 +82,8 @@ class Terminal:
         self.say(f"\n=== {title} ===")
 
     def ask(self, name: str, messages: Sequence[Message]) -> str:
-        """Shows the new messages of the conversation, and reads an answer.
-
-        Raises:
-            PlayerLeft: the person does not want to answer.
-        """
+        """Shows the new messages of the conversation, and reads an answer. Raises `PlayerLeft`: the
+        person does not want to answer."""
         seen = [(str(message.role), message.content) for message in messages]
         pairs = zip(seen, self._known, strict=False)
         both = min(len(seen), len(self._known))

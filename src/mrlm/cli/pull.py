@@ -1,7 +1,5 @@
 """`mrlm pull`: downloads a published team."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,10 +1,8 @@
 """`mrlm push`: publishes a team as one repository of the Hugging Face Hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-from mrlm.cli._options import aligned
+from mrlm.core.progress import aligned
 
 
 def push(

@@ -1,7 +1,5 @@
 """`mrlm quickstart`: the first run, from a config that is part of the package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mrlm.cli.train import train

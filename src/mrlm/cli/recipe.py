@@ -1,13 +1,11 @@
 """`mrlm recipe`: lists the recipes of papers, shows one, or runs one at one of its scales."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 
-from mrlm.cli._options import aligned
 from mrlm.cli.train import train
 from mrlm.core.errors import ConfigError
+from mrlm.core.progress import aligned
 from mrlm.core.registry import unknown
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -30,14 +28,7 @@ def recipe(
     if action == "list":
         if name is not None:
             raise ConfigError(f"mrlm recipe list takes no name; use mrlm recipe show {name}")
-        print(
-            aligned(
-                [
-                    (recipe_name, _title(recipe_name), ", ".join(scales(recipe_name)))
-                    for recipe_name in names()
-                ]
-            )
-        )
+        print(aligned([(one, _title(one), ", ".join(scales(one))) for one in names()]))
         return
     if name is None:
         raise ConfigError(f"mrlm recipe {action} needs a name; mrlm recipe list has them")
@@ -55,11 +46,7 @@ def names() -> list[str]:
 
 
 def known(name: str) -> str:
-    """The name of a recipe.
-
-    Raises:
-        ConfigError: no recipe has this name.
-    """
+    """The name of a recipe. Raises `ConfigError`: no recipe has this name."""
     if name not in names():
         raise ConfigError(unknown(name, names(), "recipes"))
     return name
@@ -72,11 +59,8 @@ def scales(name: str) -> list[str]:
 
 
 def config_of(name: str, scale: str) -> Path:
-    """The config file of a recipe at one scale.
-
-    Raises:
-        ConfigError: the recipe does not exist, or has no such scale.
-    """
+    """The config file of a recipe at one scale. Raises `ConfigError`: the recipe does not exist, or
+    has no such scale."""
     available = scales(known(name))
     if scale not in available:
         raise ConfigError(f"recipe {name}: {unknown(scale, available, '--scale')}")

@@ -1,7 +1,5 @@
 """`mrlm replay`: re-executes a logged episode, token for token, or plays on from a turn of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mrlm.cli._options import aligned, write_json
+from mrlm.cli._options import write_json
 from mrlm.core.errors import ConfigError
+from mrlm.core.progress import aligned
 
 if TYPE_CHECKING:
     from mrlm.record.reader import RecordedEpisode
@@ -99,18 +98,14 @@ def _play_on(
 
 
 def turn_of(text: str) -> tuple[str, int]:
-    """`agent:turn` as (agent, turn).
-
-    Raises:
-        ConfigError: it has another form.
-    """
+    """`agent:turn` as (agent, turn). Raises `ConfigError`: it has another form."""
     agent, _, turn = text.rpartition(":")
     if not agent or not turn.isdigit():
         raise ConfigError(f"{text!r} is not a turn; write AGENT:TURN, such as solver:0")
     return agent, int(turn)
 
 
-def _columns(episode: RecordedEpisode) -> str:
+def _columns(episode: "RecordedEpisode") -> str:
     """Minimum, mean and maximum of every column of every turn."""
     rows: list[Sequence[str]] = [("turn", "column", "min", "mean", "max")]
     for number, turn in enumerate(episode.turns, 1):

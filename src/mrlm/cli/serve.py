@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 from collections.abc import Iterator
@@ -83,14 +84,14 @@ def _run(settings: Settings, hub: PolicyHub | None, http_port: int | None, grace
     from mrlm.serving.environments.server import serve as run
 
     if hub is None:
-        run(EnvironmentServer(settings), grace, _say)
+        asyncio.run(run(EnvironmentServer(settings), grace, _say))
         return
-    from mrlm.serving.policies.grpc import add_policies
+    from mrlm.serving.policies.grpc import Policies
 
-    server = EnvironmentServer(settings, [add_policies(hub)], list(hub.served))
+    server = EnvironmentServer(settings, [Policies(hub).add_to], list(hub.served))
     gc.freeze()  # else garbage collection in large requests would scan all libraries
     with closing(hub), open_door(hub, settings, http_port) as url:
-        run(server, grace, lambda started: _say(started, url))
+        asyncio.run(run(server, grace, lambda started: _say(started, url)))
 
 
 def _say(server: EnvironmentServer, url: str | None = None) -> None:
@@ -112,11 +113,8 @@ def _say(server: EnvironmentServer, url: str | None = None) -> None:
 def _served(
     environments: list[str] | None, config: Path | None, policies: bool, http_port: int | None
 ) -> list[str | ServedEnvironment]:
-    """The environments to serve.
-
-    Raises:
-        ConfigError: nothing is to be served, or a file is wrong.
-    """
+    """The environments to serve. Raises `ConfigError`: nothing is to be served, or a file is
+    wrong."""
     worlds = [*_named(environments or []), *_configured(config)]
     if not (worlds or policies):
         raise ConfigError(
@@ -177,11 +175,8 @@ def open_hub(
     timeout: float,
     team: Path | None = None,
 ) -> PolicyHub | None:
-    """The hub of the policies to serve; `None` for none.
-
-    Raises:
-        ConfigError: an option is wrong, or a policy cannot be loaded.
-    """
+    """The hub of the policies to serve; `None` for none. Raises `ConfigError`: an option is wrong,
+    or a policy cannot be loaded."""
     if not named and of is None and team is None:
         return None
     if bool(named) + (of is not None) + (team is not None) > 1:

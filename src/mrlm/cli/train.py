@@ -1,7 +1,5 @@
 """`mrlm train`: run an experiment from a config file, or resume one."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -107,7 +105,7 @@ def _experiment(
     output: Path | None,
     resume: str | None,
     app: list[dict[str, Any]],
-) -> tuple[Path, ExperimentConfig]:
+) -> "tuple[Path, ExperimentConfig]":
     """The config file and its content, with the run folder and an app in it."""
     from mrlm.config import load_config, parse_config
 
@@ -154,12 +152,9 @@ def _word(path: Path) -> str:
     return shlex.quote(str(path))
 
 
-def closing(config: ExperimentConfig, result: TrainResult, again: str) -> str:
-    """The closing text: results, their location, and what to try next.
-
-    Args:
-        again: the command that continues it.
-    """
+def closing(config: "ExperimentConfig", result: "TrainResult", again: str) -> str:
+    """The closing text: results, their location, and what to try next; `again` is the command that
+    continues the run."""
     from mrlm.tracking.curves import learning_curve
 
     stages = config.stage_configs()

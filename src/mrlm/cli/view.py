@@ -1,17 +1,12 @@
 """`mrlm view`: shows a run in the browser, also while it is written."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mrlm.cli.serve import TOKEN
-
-if TYPE_CHECKING:
-    from mrlm.viewer.playing import PlayedBranch
 
 
 def view(
@@ -45,7 +40,7 @@ def view(
         return
 
 
-def play_branches(run: Path, episode: str, **request: Any) -> Sequence[PlayedBranch]:
+def play_branches(run: Path, episode: str, **request: Any) -> Sequence[Any]:
     """Plays an episode again from one of its turns."""
     from mrlm.replays.play_from import play_from
 

@@ -1,16 +1,12 @@
 """`mrlm why`: the turns and agents that the outcome of an episode came from."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+from mrlm.core.progress import aligned
 
 if TYPE_CHECKING:
     from mrlm.replays.effects import MeanEstimate
@@ -55,63 +51,42 @@ def why(
         typer.echo(LIMITS)
 
 
-def _show(result: Why) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    state = "a success" if result.solved else "not a success"
-    same = "replayed exactly" if result.exact else "NOT replayed exactly"
-    console.print(
-        Text(
-            f"{result.episode}, step {result.step}: reward {_number(result.reward)}, {state} "
-            f"(at least {result.success:g}); {same}"
-        )
-    )
-    turns = _table("turn", "message", "outcome if different", "success", "influence")
-    for entry in result.turns:
-        reached = [
-            f"{name} {'-' if value is None else f'{value:.3g}'}"
-            for name, value in entry.influence.items()
-        ]
-        message = " ".join(entry.text.split())[:WIDTH]
-        rows = (_estimate(entry.mean), _estimate(entry.success), ", ".join(reached))
-        _row(turns, f"{entry.agent}:{entry.turn}", message, *rows)
-    console.print(turns)
-    agents = _table("agent", "outcome if different", "marginal", "Shapley value")
-    for entry in result.agents:
-        value = "-" if entry.shapley is None else _estimate(entry.shapley)
-        _row(agents, entry.agent, _estimate(entry.mean), _estimate(entry.marginal), value)
-    console.print(agents)
-    decisive_turn = result.decisive
-    if decisive_turn is not None:
-        console.print(Text(f"decisive turn: {decisive_turn[0]}:{decisive_turn[1]}"))
-    elif not result.solved:
-        console.print(Text("decisive turn: none; no replacement of a single turn led to a success"))
-    failed = sum(entry.failed for entry in result.turns)
-    lines = [f"{failed} branches failed and count in no mean"] if failed else []
-    for line in (*lines, *result.notes):
-        console.print(Text(f"note: {line}"))
-    console.print(
-        Text(
-            f"{result.played} episodes in {result.seconds:.2g} s, n = {result.n} of each change, "
-            f"against {result.against}; 95 % intervals"
-        )
-    )
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name)
-    return table
-
-
-def _row(table: Table, *cells: str) -> None:
+def _show(result: "Why") -> None:
     from mrlm.tracking.console import printable
 
-    texts: Sequence[Text] = [Text(printable(cell)) for cell in cells]
-    table.add_row(*texts)
+    state = "a success" if result.solved else "not a success"
+    same = "replayed exactly" if result.exact else "NOT replayed exactly"
+    turns = [("turn", "message", "outcome if different", "success", "influence")]
+    for entry in result.turns:
+        message = " ".join(entry.text.split())[:WIDTH]
+        reached = ", ".join(f"{name} {_number(value)}" for name, value in entry.influence.items())
+        numbers = _estimate(entry.mean), _estimate(entry.success), reached
+        turns.append((f"{entry.agent}:{entry.turn}", message, *numbers))
+    agents = [("agent", "outcome if different", "marginal", "Shapley value")]
+    for entry in result.agents:
+        value = "-" if entry.shapley is None else _estimate(entry.shapley)
+        agents.append((entry.agent, _estimate(entry.mean), _estimate(entry.marginal), value))
+    lines = [
+        f"{result.episode}, step {result.step}: reward {_number(result.reward)}, {state} "
+        f"(at least {result.success:g}); {same}",
+        aligned(turns),
+        aligned(agents),
+    ]
+    if result.decisive is not None:
+        lines.append(f"decisive turn: {result.decisive[0]}:{result.decisive[1]}")
+    elif not result.solved:
+        lines.append("decisive turn: none; no replacement of a single turn led to a success")
+    failed = sum(entry.failed for entry in result.turns)
+    lines += [f"note: {failed} branches failed and count in no mean"] * bool(failed)
+    lines += [f"note: {note}" for note in result.notes]
+    lines.append(
+        f"{result.played} episodes in {result.seconds:.2g} s, n = {result.n} of each change, "
+        f"against {result.against}; 95 % intervals"
+    )
+    print(printable("\n".join(lines)))
 
 
-def _estimate(estimate: MeanEstimate) -> str:
+def _estimate(estimate: "MeanEstimate") -> str:
     if estimate.low is None or estimate.high is None:
         return _number(estimate.value)
     return f"{_number(estimate.value)} [{estimate.low:.2f}, {estimate.high:.2f}]"

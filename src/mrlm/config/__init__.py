@@ -1,8 +1,6 @@
 """The config of an experiment: sections, YAML, overrides, aliases. No torch at import; the config
 classes of algorithms (`PPOConfig`) are made when they are first used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,8 +1,6 @@
 """The flat argument names of other trainers, and the config path of each (`aliases.yaml`): one
 table for `args=`, keywords and YAML."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
@@ -59,18 +57,6 @@ class Word:
         return self.values.get(raw, raw) if isinstance(raw, bool | str | None) else raw
 
 
-def _if_positive(value: object) -> object:
-    return UNSET if isinstance(value, int | float) and value <= 0 else value
-
-
-def _default_adapter(value: object) -> object:
-    return {} if value else UNSET
-
-
-def _cut_off(value: object) -> object:
-    return 0 if value is None or value == -1 else value
-
-
 def _precision(name: str) -> Callable[[Any], object]:
     def convert(value: object) -> object:
         if isinstance(value, bool):
@@ -93,10 +79,8 @@ def _quantization(value: Any) -> object:
         value = value.to_dict() if hasattr(value, "to_dict") else {"quant_method": value}
     if value.get("load_in_8bit"):
         return "int8"
-    double_nf4 = value.get("bnb_4bit_quant_type") == "nf4" and value.get(
-        "bnb_4bit_use_double_quant"
-    )
-    if value.get("load_in_4bit") and double_nf4:
+    nf4 = value.get("bnb_4bit_quant_type") == "nf4"
+    if value.get("load_in_4bit") and nf4 and value.get("bnb_4bit_use_double_quant"):
         return "nf4"
     raise ConfigError(
         "quantization_config: int8 and NF4 with double quantisation (bnb_4bit_quant_type='nf4', "
@@ -106,12 +90,12 @@ def _quantization(value: Any) -> object:
 
 
 CONVERTERS: dict[str, Callable[[Any], object]] = {
-    "adapter": _default_adapter,
+    "adapter": lambda value: {} if value else UNSET,
     "bf16": _precision("bf16"),
-    "cut_off": _cut_off,
+    "cut_off": lambda value: 0 if value is None or value == -1 else value,
     "fp16": _precision("fp16"),
     "optimizer": _optimizer,
-    "positive": _if_positive,
+    "positive": lambda value: UNSET if isinstance(value, int | float) and value <= 0 else value,
     "quantization": _quantization,
 }
 TYPES: dict[str, Any] = {

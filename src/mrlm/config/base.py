@@ -1,8 +1,6 @@
 """Base class of config sections: a strict model whose errors are `ConfigError`s, and the types of
 numbers and names of its fields."""
 
-from __future__ import annotations
-
 import typing
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 

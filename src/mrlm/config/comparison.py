@@ -1,7 +1,5 @@
 """Comparison of configs: plain data, dotted keys, and the keys that may change on resumption."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import inspect
@@ -33,9 +31,7 @@ def plain(value: object) -> Any:
         return plain(value.value)
     if isinstance(value, int):
         return int(value)
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, PurePath):
+    if isinstance(value, str | PurePath):
         return str(value)
     if isinstance(value, BaseModel):
         return plain(value.model_dump())

@@ -1,8 +1,6 @@
 """Classes of other libraries under their names: `mrlm.trl` and `mrlm.comlrl` have the algorithms of
 this library with the other's defaults and counts (`compatible.yaml`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -47,19 +45,10 @@ def as_here(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counted(face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The words of a config of another library with its counts as counts of this one.
-
-    Args:
-        face: its class.
-        words: flat word -> value, defaults included.
-        fields: the algorithm's settings.
-
-    Returns:
-        Flat words, and settings by their config path.
-
-    Raises:
-        ConfigError: a count that this library cannot have; names the nearest that it can.
-    """
+    """The words of a config of another library (flat word -> value, defaults included) with its
+    counts as counts of this one: flat words, and settings by their config path. `fields` are the
+    algorithm's settings. Raises `ConfigError`: a count that this library cannot have; names the
+    nearest that it can."""
     if face.library == "trl":
         return _optimiser_steps(face, words, fields)
     return _nodes(face, words)
@@ -93,10 +82,8 @@ def _nodes(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
     converted = dict(words)
     size = words.get("num_generations") or 1
     turns = words.get("num_turns") or 1
-    buffer, minibatch = (
-        converted.pop("rollout_buffer_size"),
-        converted.pop("train_batch_size", None),
-    )
+    buffer = converted.pop("rollout_buffer_size")
+    minibatch = converted.pop("train_batch_size", None)
     if face.algorithm in CRITICS:
         of_task = size * turns
     elif face.algorithm == "madpo":

@@ -1,7 +1,5 @@
 """The section of the engine, field by field."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -71,8 +69,5 @@ class EngineConfig(Section):
 
     def of_server(self) -> dict[str, Any]:
         """The set keys that only server engines have."""
-        settings: dict[str, Any] = {}
-        for key in type(self).model_fields:
-            if key not in OWN_KEYS:
-                settings[key] = getattr(self, key)
-        return {key: value for key, value in settings.items() if value is not None}
+        keys = (key for key in type(self).model_fields if key not in OWN_KEYS)
+        return {key: value for key in keys if (value := getattr(self, key)) is not None}

@@ -1,8 +1,6 @@
 """Errors of a config, one line per problem: the dotted key, the given value, the expected value.
 Converts pydantic's errors, independently of the section."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import re

@@ -1,8 +1,6 @@
 """The config of a whole experiment: all sections, the algorithm's settings, the stages of a
 pipeline, and consistency checks between them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -74,7 +72,7 @@ class ExperimentConfig(Section):
     distributed: DistributedConfig = Field(default_factory=DistributedConfig)
     stages: list[StageConfig] = Field(default_factory=list)
     """A pipeline: each stage is this config with changes, and starts from the previous weights."""
-    _stage_configs: tuple[list[Any], list[tuple[str, ExperimentConfig]]] = PrivateAttr(
+    _stage_configs: tuple[list[Any], list[tuple[str, "ExperimentConfig"]]] = PrivateAttr(
         default_factory=lambda: ([], [])
     )
     """The configs of the stages, after the set values of which they were made, and their own."""
@@ -130,7 +128,7 @@ class ExperimentConfig(Section):
         fields: Mapping[str, Any] | None = None,
         *,
         replacing: bool = True,
-    ) -> ExperimentConfig:
+    ) -> "ExperimentConfig":
         """A copy of this config with changes.
 
         Args:
@@ -157,11 +155,11 @@ class ExperimentConfig(Section):
 
     def joined(
         self, changes: Mapping[str, Any], fields: Mapping[str, Any] | None = None
-    ) -> ExperimentConfig:
+    ) -> "ExperimentConfig":
         """`merged` without `replacing`, its name until 0.2."""
         return self.merged(changes, fields, replacing=False)
 
-    def stage_configs(self) -> list[tuple[str, ExperimentConfig]]:
+    def stage_configs(self) -> list[tuple[str, "ExperimentConfig"]]:
         """The runs of this experiment in order, each with its name: its stages, or itself (named
         `""`). Sections of algorithms that a stage does not use are left out of it.
 
@@ -175,12 +173,9 @@ class ExperimentConfig(Section):
         if made != [whole, *(stage.given() for _, stage in stages)]:  # first, or assigned to since
             stages = self._made_stages(whole)
             self._stage_configs = [whole, *(stage.given() for _, stage in stages)], stages
-        runs: list[tuple[str, ExperimentConfig]] = []
-        for section, (_, stage) in zip(self.stages, stages, strict=True):
-            runs.append((section.name, stage))
-        return runs
+        return list(stages)
 
-    def _made_stages(self, values: Mapping[str, Any]) -> list[tuple[str, ExperimentConfig]]:
+    def _made_stages(self, values: Mapping[str, Any]) -> list[tuple[str, "ExperimentConfig"]]:
         base = {key: value for key, value in values.items() if key != "stages"}
         runs: list[tuple[str, ExperimentConfig]] = []
         used: set[str] = {normalize.section_key(self.training.algorithm)}
@@ -196,12 +191,8 @@ class ExperimentConfig(Section):
                 settings = {key: value for key, value in whole.items() if key not in foreign}
                 runs.append((stage.name, ExperimentConfig(**settings)))
             except InvalidConfig as error:
-                raise InvalidConfig(
-                    [
-                        Problem(f"{stage_path}.{problem.key}", problem.text)
-                        for problem in error.problems
-                    ]
-                ) from None
+                problems = [Problem(f"{stage_path}.{p.key}", p.text) for p in error.problems]
+                raise InvalidConfig(problems) from None
             used.add(own_section)
         unused = _sections_of_others(base, "") - used
         if unused:
@@ -217,11 +208,8 @@ class ExperimentConfig(Section):
             result[key] = comparison.plain(getattr(self, key))
             if key == "training":
                 result |= self._resolved_algorithms()
-        if (
-            not self.stages
-            and self.policies
-            and all(policy.model or policy.endpoint for policy in self.policies.values())
-        ):  # no policy begins with it
+        own_models = all(policy.model or policy.endpoint for policy in self.policies.values())
+        if self.policies and own_models and not self.stages:  # no policy begins with it
             del result["model"]["model_name_or_path"]
         result["output_dir"] = self.output_dir or f"outputs/{self.experiment_name}"
         if self.training.learning_rate is None and not self.stages:
@@ -304,14 +292,10 @@ def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[P
         if key != own_section and key not in (*algorithm_names, "algorithm"):
             problems.append(unknown_key(key, [*normalize.SECTIONS, "eval_envs", *algorithm_names]))
             continue
-        text = None
-        if (
-            key != own_section
-            and not data.get("stages")
-            and normalize.known_fields(name) is not None
-        ):
+        text, foreign = None, key != own_section
+        if foreign and not data.get("stages") and normalize.known_fields(name) is not None:
             text = f"training.algorithm is {name!r}, so this section has no effect; remove one"
-        elif key == "algorithm" and key != own_section:
+        elif foreign and key == "algorithm":
             text = "it is the section of an algorithm given as training.algorithm=module:Class"
         elif fields is not None and not isinstance(fields, Mapping):
             text = f"must be a mapping of keys to values, not {type(fields).__name__}"

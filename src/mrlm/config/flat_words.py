@@ -1,8 +1,6 @@
 """Config classes of trainers (an algorithm's settings and the flat words), and the conversion of
 their words to settings and config paths."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import os
@@ -39,12 +37,8 @@ STRATEGIES = {
 
 @cache
 def config_class(name: str, library: str = "") -> type[Any]:
-    """The class `XConfig`, made once.
-
-    Args:
-        name: the public name of a config class (`mrlm.core.faces`).
-        library: another library, whose defaults it has (`mrlm.config.compatible`).
-    """
+    """The class `XConfig` of a public name (`mrlm.core.faces`), made once; with the defaults of
+    another library (`mrlm.config.compatible`), if one is named."""
     face = (compatible_faces(library) if library else faces())[name]
     algorithm = registry.load("algorithms", face.algorithm)
     hints = get_type_hints(algorithm, include_extras=True) if face.defaults else {}
@@ -70,13 +64,8 @@ def without_neutral(
     arguments: Mapping[str, object], own_fields: set[str], title: str
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Keyword arguments without those of other libraries that have no effect here, and the problem
-    of each that has an effect there and no equivalent here.
-
-    Args:
-        arguments: name -> value.
-        own_fields: names of our settings.
-        title: name of the class, for the problems.
-    """
+    of each that has an effect there and no equivalent here; `own_fields` are names of our settings,
+    `title` is the name of the class, for the problems."""
     remaining: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, value in arguments.items():
@@ -98,13 +87,9 @@ def _with_folder(arguments: ArgsKwargs) -> ArgsKwargs:
 
 
 def _in_one_message(cls: type[Any], arguments: Any, make: Callable[[Any], Any]) -> Any:
-    """A config object; all its problems are one error, those of words that a trainer would convert
-    too. Settings of other libraries that have no effect here are dropped, others refused with the
-    reason.
-
-    Raises:
-        ConfigError: one line per problem.
-    """
+    """A config object; all its problems are one `ConfigError` with a line each, those of words that
+    a trainer would convert too. Settings of other libraries that have no effect here are dropped,
+    others refused with the reason."""
     if isinstance(arguments, ArgsKwargs):
         arguments = _with_folder(arguments)
     words = dict(arguments.kwargs or {}) if isinstance(arguments, ArgsKwargs) else {}
@@ -112,12 +97,10 @@ def _in_one_message(cls: type[Any], arguments: Any, make: Callable[[Any], Any]) 
         words = as_here(cls.face_of, words)
     field_names = {field.name for field in dataclasses.fields(cls)}
     remaining, problems = without_neutral(words, field_names, cls.__name__)
+    if isinstance(arguments, ArgsKwargs):
+        arguments = ArgsKwargs(arguments.args, remaining)
     try:
-        made = make(
-            ArgsKwargs(arguments.args, remaining)
-            if isinstance(arguments, ArgsKwargs)
-            else arguments
-        )
+        made = make(arguments)
         split_config(made)
     except ValidationError as error:
         problems += problems_of(error, cls, cls.__name__)
@@ -250,19 +233,10 @@ def setting_of(word: str) -> str:
 
 
 def applies(word: Word, value: object, fields: Mapping[str, object], source: str) -> bool:
-    """Whether the run has the setting of a word.
-
-    Args:
-        value: its converted value.
-        fields: the settings of the run's algorithm.
-        source: where the word was written.
-
-    Returns:
-        `False` if the value is the behaviour of an algorithm without the setting.
-
-    Raises:
-        ConfigError: the algorithm does not have the setting; the message contains the fix.
-    """
+    """Whether the run has the setting of a word that was written at `source`, among the settings of
+    its algorithm (`fields`); `False` if the converted value is the behaviour of an algorithm
+    without it. Raises `ConfigError`: the algorithm does not have the setting; the message contains
+    the fix."""
     name = word.path.removeprefix("algorithm.")
     if name == word.path or name in fields:
         return True
@@ -278,14 +252,9 @@ def applies(word: Word, value: object, fields: Mapping[str, object], source: str
 def folded(
     words: Iterable[tuple[str, str, object]], problems: list[Problem] | None = None
 ) -> list[tuple[str, str, object]]:
-    """Words (place, name, value), with dependent ones combined into one.
-
-    Args:
-        problems: gets the problems of transformers' strategies, which are else raised.
-
-    Raises:
-        ConfigError: one of them without the other.
-    """
+    """Words (place, name, value), with dependent ones combined into one. `problems` gets the
+    problems of transformers' strategies, which are else raised. Raises `ConfigError`: one of them
+    without the other."""
     of_strategies: list[Problem] = [] if problems is None else problems
     plain_words = _without_strategies(list(_opened(words)), of_strategies)
     if problems is None and of_strategies:

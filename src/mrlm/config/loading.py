@@ -1,7 +1,5 @@
 """Loading of an `ExperimentConfig` from a file and command line overrides."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,12 +53,9 @@ def load_config(
 
 
 def read_settings(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]:
-    """The settings of a YAML file as written, if they may be used (`trust`: of any author).
-    Modules in its folder can be imported from now on, if it is trusted.
-
-    Raises:
-        ConfigError: the file cannot be read, is not a mapping, or needs trust.
-    """
+    """The settings of a YAML file as written, if they may be used (`trust`: of any author). Modules
+    in its folder can be imported from now on, if it is trusted. Raises `ConfigError`: the file
+    cannot be read, is not a mapping, or needs trust."""
     where = str(path)
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -88,20 +83,14 @@ def parse_config(
     data: Mapping[str, Any], overrides: Overrides = (), where: str = ""
 ) -> ExperimentConfig:
     """Like `load_config`, for data already read; `where` is its name in messages."""
-    override_list = [overrides] if isinstance(overrides, str) else overrides
-    parsed = [
-        _parsed(override)
-        for override in (
-            override_list.items() if isinstance(override_list, Mapping) else override_list
-        )
-    ]
+    listed = [overrides] if isinstance(overrides, str) else overrides
+    parsed = list(map(_parsed, listed.items() if isinstance(listed, Mapping) else listed))
     applied: dict[str, Override] = {}
     try:
         name = normalize.algorithm_name(data)
         for override in parsed:
-            if override.path in ("training.algorithm", "algorithm") and isinstance(
-                override.value, str
-            ):
+            names_it = override.path in ("training.algorithm", "algorithm")
+            if names_it and isinstance(override.value, str):
                 name = override.value
         tree = normalize.normalise(data, algorithm=name)
         for override in parsed:
@@ -111,9 +100,8 @@ def parse_config(
             _check_stages(config, tree, applied)
         return config
     except InvalidConfig as error:
-        raise InvalidConfig(
-            [_placed(override, applied) for override in error.problems], where
-        ) from None
+        problems = [_placed(problem, applied) for problem in error.problems]
+        raise InvalidConfig(problems, where) from None
     except RecursionError:
         raise ConfigError(f"{where}: it is nested too deeply") from None
 
@@ -147,9 +135,8 @@ def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:
     value = override.value
     head = parts[0] if len(parts) == 2 else ""
     if len(parts) == 1 or head in ("training", section):
-        word = normalize.word_at(
-            head, parts[-1], algorithm, normalize.known_fields(algorithm) or {}
-        )
+        fields = normalize.known_fields(algorithm) or {}
+        word = normalize.word_at(head, parts[-1], algorithm, fields)
         if word is not None and word.path != PER_DEVICE:
             value = word.value(value)
             if value is UNSET:
@@ -207,12 +194,9 @@ def _check_stages(
         path = "training.batch_size" if written == PER_DEVICE else written
         if path.split(".")[0] in ("stages", "experiment_name", "output_dir"):
             continue
-        differing, reached = _own_settings(
-            config, path, normalize.NestedSettings(dict(tree)).get(path)
-        )
-        names = ", ".join(
-            f"{config.stages[index].name} ({show(stage_value)})" for index, stage_value in differing
-        )
+        shared = normalize.NestedSettings(dict(tree)).get(path)
+        differing, reached = _own_settings(config, path, shared)
+        names = ", ".join(f"{config.stages[i].name} ({show(value)})" for i, value in differing)
         value = override.text.partition("=")[2]
         instead = " ".join(f"stages.{index}.{path}={value}" for index, _ in differing)
         text = f"stages have settings of their own, which take precedence: {names}; write {instead}"
@@ -236,9 +220,8 @@ def _own_settings(
     first = path.split(".")[0]
     differing: list[tuple[int, object]] = []
     reached = False
-    for index, (stage, (_, run)) in enumerate(
-        zip(config.stages, config.stage_configs(), strict=True)
-    ):
+    stages = zip(config.stages, config.stage_configs(), strict=True)
+    for index, (stage, (_, run)) in enumerate(stages):
         section = normalize.section_key(run.training.algorithm)
         if first not in normalize.SECTIONS and first != section:
             continue

@@ -1,8 +1,6 @@
 """Conversion of user input to canonical keys: aliases are resolved, flat words moved to their
 sections, objects converted to mappings. Values are validated later."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math
@@ -68,11 +66,8 @@ def _training(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def algorithm_class(name: str) -> type[Any]:
-    """The class of an algorithm.
-
-    Raises:
-        ConfigError: the name is unknown, or is not an algorithm.
-    """
+    """The class of an algorithm. Raises `ConfigError`: the name is unknown, or is not an
+    algorithm."""
     try:
         TrainingConfig(algorithm=name)
         cls = registry.load("algorithms", name)
@@ -137,11 +132,8 @@ class NestedSettings:
         return value
 
     def put(self, path: str, value: object, source: str) -> None:
-        """Set a value; setting the same value twice is allowed.
-
-        Raises:
-            ConfigError: the path already has another value.
-        """
+        """Set a value; setting the same value twice is allowed. Raises `ConfigError`: the path
+        already has another value."""
         current = self.get(path)
         if value == {} and isinstance(current, Mapping):
             return
@@ -163,14 +155,12 @@ class NestedSettings:
 
 
 def normalise(
-    data: Mapping[str, Any],
-    algorithm: str | None = None,
-    base: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any], algorithm: str | None = None, base: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """User input with canonical keys and unchanged values.
+    """A whole config or a part of one, whose sections may be mappings, sections or config objects,
+    with canonical keys and unchanged values.
 
     Args:
-        data: a whole config or a part of one; sections may be mappings, sections or config objects.
         algorithm: the run's algorithm, if `data` does not name it.
         base: the canonical config that `data` will be merged into.
 
@@ -301,8 +291,7 @@ def _put_per_device(
     below, section = NestedSettings(dict(base)), section_key(algorithm)
 
     def setting(path: str, default: Any) -> Any:
-        written = next((at for at in (tree.get(path), below.get(path)) if at is not UNSET), default)
-        return written
+        return next((at for at in (tree.get(path), below.get(path)) if at is not UNSET), default)
 
     try:
         parts = setting("training.gradient_accumulation_steps", 1)
@@ -319,9 +308,8 @@ def _put_per_device(
         size = setting(f"{section}.group_size", usual)
         if total % size:
             step = size // math.gcd(size, parts * processes)
-            fits = " or ".join(
-                str(n) for n in (value // step * step, value // step * step + step) if n
-            )
+            lower = value // step * step
+            fits = " or ".join(str(number) for number in (lower, lower + step) if number)
             text = (
                 f"generation_batch_size = {value} x {parts} gradient_accumulation_steps x "
                 f"{processes} processes = {total} completions cannot be divided by "
@@ -331,7 +319,6 @@ def _put_per_device(
         total //= size
         minibatches = setting(f"{section}.num_minibatches", 1)
         if parts > 1 and total % minibatches == 0:
-            tree.data.setdefault("training", {})["gradient_accumulation_steps"] = math.gcd(
-                parts, total // minibatches
-            )
+            training = tree.data.setdefault("training", {})
+            training["gradient_accumulation_steps"] = math.gcd(parts, total // minibatches)
     tree.put("training.batch_size", total, source)

@@ -1,8 +1,6 @@
 """Settings and classes of other libraries without an equivalent here: the reason, and alternatives.
 Those with an equivalent are in `aliases.yaml`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -15,12 +13,8 @@ OFF: tuple[object, ...] = (None, False)
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A setting without an equivalent.
-
-    Args:
-        reason: the reason of refusal, and the alternative.
-        same: values equal to the behaviour here; these are accepted and dropped.
-    """
+    """A setting without an equivalent: the reason of refusal with the alternative, and values equal
+    to the behaviour here, which are accepted and dropped."""
 
     reason: str
     same: tuple[object, ...] = OFF

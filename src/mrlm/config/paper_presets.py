@@ -1,8 +1,6 @@
 """Presets: the numbers of a paper as settings of an algorithm, each with its place in the paper.
 Those of this library's algorithms are in `algorithms/presets/<algorithm>.yaml`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,11 +58,7 @@ def read_presets(file: Path) -> dict[str, PaperPreset]:
 
 
 def preset_of(presets: Mapping[str, PaperPreset], name: object, algorithm: str) -> PaperPreset:
-    """The preset of a name.
-
-    Raises:
-        ConfigError: the algorithm does not have it.
-    """
+    """The preset of a name. Raises `ConfigError`: the algorithm does not have it."""
     if isinstance(name, str) and name in presets:
         return presets[name]
     choices = f"use {' or '.join(presets)}" if presets else "it has none; remove it"

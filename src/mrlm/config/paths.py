@@ -1,8 +1,6 @@
 """Files and folders named in a config. In a config file they are relative to that file, so that an
 experiment and its run folders can be moved; in memory they are absolute."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +23,8 @@ MODELS: frozenset[str] = frozenset(
     )
 )
 """Keys whose value may be a model folder."""
-OTHERS: frozenset[str] = frozenset(("servers_file", "tls_ca", "tls_cert", "tls_key", "ca"))
+PATH_KEYS: frozenset[str] = DATA | MODELS | {"servers_file", "tls_ca", "tls_cert", "tls_key", "ca"}
+"""All keys whose value may be a path."""
 
 OUTPUT = "output_dir"
 """The key of the folder that a run writes: relative to the current folder."""
@@ -42,13 +41,9 @@ Change = Callable[[str], str]
 def absolute(data: object, folder: Path, aliases: Mapping[str, str] | None = None) -> Any:
     """Config data with its paths made absolute.
 
-    A path is looked up in `folder`, then in the current folder, then in `aliases`. A path found in
-    none of these is unchanged: it may be a hub id, or the name of a preset.
-
-    Args:
-        data: nested mappings and lists.
-        folder: folder of the config file.
-        aliases: path as written -> its original location.
+    A path is looked up in `folder`, that of the config file, then in the current folder, then in
+    `aliases` (path as written -> its original location). A path found in none of these is
+    unchanged: it may be a hub id, or the name of a preset.
     """
 
     def change(text: str) -> str:
@@ -119,7 +114,7 @@ def _leaves(data: object, key: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(data, list | tuple):
         for value in data:
             yield from _leaves(value, key)
-    elif isinstance(data, str | Path) and _is_path_key(key) and str(data).strip():
+    elif isinstance(data, str | Path) and key in PATH_KEYS and str(data).strip():
         yield key, str(data)
 
 
@@ -131,10 +126,6 @@ def _changed(data: object, change: Change, key: str = "") -> Any:
         return [_changed(value, change, key) for value in data]
     if key == OUTPUT and isinstance(data, str):
         return os.path.expanduser(data)
-    if isinstance(data, str) and _is_path_key(key) and data.strip():
+    if isinstance(data, str) and key in PATH_KEYS and data.strip():
         return change(data)
     return data
-
-
-def _is_path_key(key: str) -> bool:
-    return key in DATA or key in MODELS or key in OTHERS

@@ -1,8 +1,6 @@
 """The sections for play, field by field: generation, agents, environments, workflow, evaluation and
 opponents."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -61,15 +59,12 @@ class GenerationConfig(_Sampling):
                 or any(agent.generation.get("temperature") for agent in run.config.agents.values())
             ),
             "temperature is 0, so sampling is greedy; remove it",
-        ),
+        )
     }
 
     def sampling(self, **overrides: Any) -> SamplingParams:
-        """The sampling parameters, with some fields replaced.
-
-        Raises:
-            ConfigError: an override is unknown or out of range.
-        """
+        """The sampling parameters, with some fields replaced. Raises `ConfigError`: an override is
+        unknown or out of range."""
         merged = GenerationConfig(**{**self.model_dump(), **overrides})
         return SamplingParams(*attrgetter(*FIELDS)(merged))
 
@@ -168,7 +163,7 @@ class EnvironmentConfig(PluginSection):
                 )
             ),
             "it is the only environment that is trained on, or it is only evaluated; remove it",
-        ),
+        )
     }
 
     if TYPE_CHECKING:
@@ -196,7 +191,7 @@ class EnvironmentConfig(PluginSection):
         return value
 
     @model_validator(mode="after")
-    def _remote_or_not(self) -> EnvironmentConfig:
+    def _remote_or_not(self) -> "EnvironmentConfig":
         remote_settings = [name for name in REMOTE if getattr(self, name)]
         if remote_settings and not self.remote:
             raise ValueError(
@@ -226,19 +221,13 @@ class EnvironmentConfig(PluginSection):
 
     def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
         """Keyword arguments for the environment's constructor, checked against its signature;
-        `max_turns` is passed to a parameter of that name, or to `max_attempts`.
-
-        Raises:
-            ConfigError: an argument is unknown, missing, or of the wrong type.
-        """
+        `max_turns` is passed to a parameter of that name, or to `max_attempts`. Raises
+        `ConfigError`: an argument is unknown, missing, or of the wrong type."""
         arguments, (named, _) = self.parameters, accepted(plugin)
-        free = [
-            limit_name
-            for limit_name in ("max_turns", "max_attempts")
-            if limit_name in named.keys() - arguments
-        ]
-        if self.max_turns is not None and free:
-            arguments[free[0]] = self.max_turns
+        free = named.keys() - arguments
+        limits = [name for name in ("max_turns", "max_attempts") if name in free]
+        if self.max_turns is not None and limits:
+            arguments[limits[0]] = self.max_turns
         return fitted_arguments(plugin, arguments, f"environment {self.name or self.env_type!r}")
 
 
@@ -259,10 +248,7 @@ class WorkflowConfig(PluginSection):
 
     def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
         """Checked keyword arguments for the workflow's constructor; a plain function has none.
-
-        Raises:
-            ConfigError: an argument is unknown, missing, or of the wrong type.
-        """
+        Raises `ConfigError`: an argument is unknown, missing, or of the wrong type."""
         if not inspect.isclass(plugin):
             for name in self.parameters:
                 raise ConfigError(
@@ -328,12 +314,7 @@ class EvaluationConfig(Section):
 
     def replays(self, steps: int, episodes: int) -> int:
         """Replays of an evaluation where `effects` is not set: one for 40 episodes that are played
-        from one evaluation to the next.
-
-        Args:
-            steps: iterations of the run.
-            episodes: of an iteration.
-        """
+        from one evaluation to the next, in a run of `steps` iterations of so many episodes."""
         if self.effects is not None or not self.episodes:
             return 0
         return (min(self.every or steps, steps) * episodes + self.episodes * self.samples) // 40

@@ -1,8 +1,6 @@
 """Conversion of the keys of a section to the arguments of a plug-in's constructor, by its
 signature."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import typing
@@ -29,15 +27,11 @@ def accepted(plugin: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], 
 def fitted_arguments(
     plugin: Callable[..., Any], passed: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """`passed`, checked against the signature of `plugin`.
+    """Keyword arguments as written, checked against the signature of a class or function; `where`
+    is the name of the section in messages.
 
     Names must exist, parameters without a default must be given, and if a parameter has a type its
     value is converted to it (a YAML list becomes a tuple) or rejected.
-
-    Args:
-        plugin: a class or a function.
-        passed: keyword arguments as written.
-        where: name of the section in messages.
 
     Raises:
         ConfigError: one line per problem.

@@ -1,7 +1,5 @@
 """The sections for models: the base model, its adapters, policies and endpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 

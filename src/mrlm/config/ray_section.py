@@ -1,7 +1,5 @@
 """Placement of the parts of a run on a Ray cluster: the section `distributed.ray`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -54,7 +52,7 @@ class RayConfig(Section):
     """Maximum number of restarts of a lost worker."""
 
     @model_validator(mode="after")
-    def _fits(self) -> RayConfig:
+    def _fits(self) -> "RayConfig":
         started = self.num_cpus is not None or self.num_gpus is not None
         if self.address is not None and started:
             raise ValueError(

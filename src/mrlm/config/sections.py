@@ -1,8 +1,6 @@
 """The sections of an experiment, field by field: types, ranges, defaults. Unknown keys, wrong types
 and values out of range are `ConfigError`s. Settings of algorithms are in their own files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal

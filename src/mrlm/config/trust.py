@@ -1,8 +1,6 @@
 """The decision whether a config may name code, commands and addresses: not if its folder was pulled
 from the Hub, until the user trusts it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -20,8 +18,6 @@ REACHES: re.Pattern[str] = re.compile(
     r"|servers_file|trust_remote_code|taskset|eval_taskset"
 )
 """Settings that run code, or send texts and keys to a server."""
-BY_NAME: frozenset[str] = frozenset(("id",))
-"""Settings that other libraries import, if there is a module in the name."""
 LENT_BY: Mapping[str, tuple[str, ...]] = {
     "model": (LENT, STAGE),
     "reward_model": (STAGE,),
@@ -60,10 +56,9 @@ def is_trusted(path: Path) -> bool:
 
 
 def check(data: Any, where: str, path: Path | None = None, advice: str = "add --trust") -> None:
-    """Check that settings name no code, command or address, unless they are trusted.
+    """Check that settings as written name no code, command or address, unless they are trusted.
 
     Args:
-        data: the settings as written.
         where: their name in messages.
         path: their file; without one they are from elsewhere.
         advice: how the caller trusts them.
@@ -109,5 +104,5 @@ def _reaches(name: str, text: str) -> bool:
     return (
         is_reference(text)
         or re.match(r"\s*\w+://", text) is not None
-        or (name in BY_NAME and bool(re.search("[:.]", text)))
+        or (name == "id" and bool(re.search("[:.]", text)))  # other libraries import a module
     )

@@ -1,8 +1,6 @@
 """Strict reading and writing of YAML: `1e-6` is a number, dates are text, and duplicate keys are
 errors."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -97,15 +95,8 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
 def read(text: str, where: str) -> Any:
-    """The value of a YAML text.
-
-    Args:
-        text: one YAML document.
-        where: its name in messages.
-
-    Raises:
-        ConfigError: a syntax error, with its line; a duplicate key; a value that contains itself.
-    """
+    """The value of one YAML document; `where` is its name in messages. Raises `ConfigError`: a
+    syntax error, with its line; a duplicate key; a value that contains itself."""
     try:
         value = _value(text, where)
     except yaml.MarkedYAMLError as error:

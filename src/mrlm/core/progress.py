@@ -1,9 +1,9 @@
-"""Progress inside a step: how much of a piece of work is done, for a display that listens; and
-counts in words."""
+"""Progress inside a step: how much of a piece of work is done, for a display that listens; counts
+in words, and rows in columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -26,6 +26,15 @@ _count: ContextVar[_Count | None] = ContextVar("count", default=None)
 def counted(count: int, noun: str) -> str:
     """A count with its noun: `1 step`, `1,024 steps`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equal length as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from mrlm.doctor.progress import range_of
 from mrlm.doctor.recent import MOST, RecentEpisodes, Rows
 from mrlm.doctor.rule import WINDOW, Rule
 from mrlm.record.files import last_parts, rows_of
-from mrlm.record.reader import METRICS, metric_rows, read_run
+from mrlm.record.reader import METRICS, json_rows, read_run
 from mrlm.record.tail import last_step
 
 Settings = Mapping[str, Mapping[str, Any] | bool]
@@ -95,7 +95,7 @@ class Examination:
         if state is not None and path.is_file() and last_step(path) == state["step"]:
             self.history.load_state_dict(state)
         else:
-            for row in metric_rows(folder):
+            for row in json_rows(folder, METRICS):
                 self.history.append(row)
         recent = last_parts(folder, self.history.step - WINDOW + 1)
         self.see(rows_of(folder, recent, most=MOST))

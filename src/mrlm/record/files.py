@@ -30,11 +30,7 @@ class Part:
     """A part of the file: the episodes of one step's training or evaluation.
 
     Args:
-        step: the step.
-        evaluation: whether they are those of an evaluation.
-        at: offset of its first byte.
-        size: number of bytes.
-        episodes: number of episodes.
+        at: offset of its first byte; `size` is the number of bytes.
         ids: four hexadecimal digits for the id of every episode; `None` in earlier versions.
     """
 
@@ -73,10 +69,7 @@ class EpisodeFile:
     def __init__(
         self, folder: Path, first: int = 0, *, compress: bool = True, max_bytes: int | None = None
     ) -> None:
-        existing = episode_file(folder)
-        self.path: Path = (
-            folder / (COMPRESSED if compress else PLAIN) if existing is None else existing
-        )
+        self.path: Path = episode_file(folder) or folder / (COMPRESSED if compress else PLAIN)
         self.index: Path = folder / INDEX
         self.max_bytes = max_bytes
         self._cut(first)
@@ -129,11 +122,7 @@ class EpisodeFile:
         self, step: int, rows: Iterable[Mapping[str, Any]], *, evaluation: bool = False
     ) -> bool:
         """Writes rows as one part, each as soon as it is made; none of them is read if the step is
-        not kept. Returns whether the file was thinned.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        not kept. Returns whether the file was thinned. Raises `OSError`: it cannot be written."""
         if not (evaluation or step % self.every == 0):
             return False
         # non-ASCII is escaped: no control code of a model's text reaches a terminal
@@ -220,14 +209,9 @@ def rows_of(
     id: str | None = None,
     most: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The rows of parts, or of the whole file, without an incomplete end.
-
-    Args:
-        folder: the run folder.
-        parts: by default all.
-        id: rows of one episode only, for which only parts that may have it are read.
-        most: so many rows of each part, the first ones; the rest is not decompressed.
-    """
+    """The rows of some parts of a run folder, or of the whole file, without an incomplete end:
+    those of one episode (`id`), for which only parts that may have it are read, or the `most` first
+    rows of each part, whose rest is not decompressed."""
     mark = b"" if id is None else json.dumps(id).encode()
     path = episode_file(folder)
     if path is None:
@@ -243,17 +227,9 @@ def rows_of(
 
 
 def lines_of(path: Path, at: int, size: int, most: int | None = None) -> list[bytes]:
-    """The lines of a part.
-
-    Args:
-        path: the file of episodes.
-        at: offset of the part.
-        size: its size in bytes.
-        most: so many lines, the first ones; by default all.
-
-    Raises:
-        OSError, EOFError, zlib.error: no compressed part is there.
-    """
+    """The lines of a part of the file of episodes, `size` bytes from the offset `at`; the `most`
+    first ones, or all. Raises `OSError`, `EOFError` or `zlib.error`: no compressed part is
+    there."""
     with path.open("rb") as file:
         file.seek(at)
         data = file.read(size)

@@ -98,23 +98,15 @@ NAMES: Mapping[str, Callable[[Row], Iterable[str]]] = {
 
 
 def check_names(text: str, rows: Iterable[Row]) -> None:
-    """Checks that the numbers, agents, policies and environments of a filter exist.
-
-    Args:
-        text: the filter.
-        rows: all episodes; they are read until every name has occurred.
-
-    Raises:
-        ConfigError: no episode has a name; with the nearest one.
-    """
+    """Checks that the numbers, agents, policies and environments of a filter exist in the rows of
+    all episodes, which are read until every name has occurred. Raises `ConfigError`: no episode has
+    a name; with the nearest one."""
     left: set[tuple[str, str]] = set()
     for match in TERM.finditer(text):
         word = match["word"] or ""
         kind, _, name = word.partition(":")
-        if match_number := NUMBER.fullmatch(word):
-            left |= (
-                {("number", match_number["name"])} if match_number["name"] not in NUMBERS else set()
-            )
+        if comparison := NUMBER.fullmatch(word):
+            left |= {("number", comparison["name"])} - {("number", name) for name in NUMBERS}
         elif kind in NAMES and kind != "number" and name:
             left.add((kind, name))
     names_of: dict[str, set[str]] = {kind: set() for kind, _ in left}
@@ -131,11 +123,8 @@ def check_names(text: str, rows: Iterable[Row]) -> None:
 
 
 def parse_filter(text: str) -> Filter:
-    """Makes a filter of a text in the language of this module.
-
-    Raises:
-        ConfigError: a term is incomplete.
-    """
+    """Makes a filter of a text in the language of this module. Raises `ConfigError`: a term is
+    incomplete."""
     parser = _Parser(text)
     predicate = parser.either()
     if parser.words:
@@ -224,11 +213,7 @@ def _term(word: str) -> Filter:
 
 
 def step_range(text: str) -> range:
-    """The steps of `100` or `100-200`.
-
-    Raises:
-        ConfigError: it is neither.
-    """
+    """The steps of `100` or `100-200`. Raises `ConfigError`: it is neither."""
     first, dash, last = text.partition("-")
     if not first.isdigit() or (dash and not last.isdigit()):
         raise ConfigError(

@@ -21,11 +21,8 @@ def check_folder(path: Path) -> None:
 
 
 def run_file(folder: Path, name: str) -> Path | None:
-    """A file of a run folder, if there is one.
-
-    Raises:
-        ConfigError: it is a link that leads out of the folder, which may be somebody else's.
-    """
+    """A file of a run folder, if there is one. Raises `ConfigError`: it is a link that leads out of
+    the folder, which may be somebody else's."""
     path = folder / name
     if not path.is_file():
         return None
@@ -55,11 +52,8 @@ NOT_WRITTEN = (
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Read a run folder, which may be damaged or somebody else's, inside.
-
-    Raises:
-        ConfigError: what is read there is not what a run writes.
-    """
+    """Read a run folder, which may be damaged or somebody else's, inside. Raises `ConfigError`:
+    what is read there is not what a run writes."""
     try:
         yield
     except NOT_WRITTEN as error:

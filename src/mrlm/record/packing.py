@@ -20,15 +20,8 @@ def pack_ids(ids: Sequence[int]) -> str:
 
 
 def pack_column(column: Any, length: int) -> Packed:
-    """Packs a column with one number per token, or one number for all of them.
-
-    Args:
-        column: the numbers; `None` if they are not known.
-        length: number of tokens.
-
-    Returns:
-        `None`, one number, or a string. float16 is used where it holds all the numbers.
-    """
+    """Packs a column with one number per token, or one number for all of them (`None` if they are
+    not known), of `length` tokens. float16 is used where it holds all the numbers."""
     if column is None:
         return None
     if length and isinstance(column, float) and math.isfinite(column):
@@ -43,15 +36,8 @@ def pack_column(column: Any, length: int) -> Packed:
 
 
 def unpack(packed: Packed, length: int | None = None) -> np.ndarray:
-    """Inverse of packing: ids as uint32, numbers as float32.
-
-    Args:
-        packed: a string, or one number for `length` tokens.
-        length: number of tokens; required for one number.
-
-    Raises:
-        ValueError: it is not a packed array.
-    """
+    """Inverse of packing: ids as uint32, numbers as float32; one number needs the `length` in
+    tokens. Raises `ValueError`: it is not a packed array."""
     if isinstance(packed, str):
         kind, separator, data = packed.partition(":")
         if kind not in KINDS or not separator:
@@ -64,15 +50,8 @@ def unpack(packed: Packed, length: int | None = None) -> np.ndarray:
 
 
 def unpack_end(packed: str, count: int) -> list[int]:
-    """The last ids of packed ones, without unpacking the others.
-
-    Args:
-        packed: the result of `pack_ids`.
-        count: number of ids, at most.
-
-    Raises:
-        ValueError: they are not packed ids.
-    """
+    """The last ids, at most `count`, of the result of `pack_ids`, without unpacking the others.
+    Raises `ValueError`: they are not packed ids."""
     kind, separator, data = packed.partition(":")
     if kind not in ("u2", "u4") or not separator:
         raise ValueError(f"not packed ids: {packed[:40]!r}")

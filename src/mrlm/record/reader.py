@@ -136,7 +136,7 @@ class RecordedRun:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics, a row per step."""
-        return list(metric_rows(self.folder))
+        return list(json_rows(self.folder, METRICS))
 
     @cached_property
     def vocabulary(self) -> dict[str, list[bytes]]:
@@ -162,8 +162,8 @@ class RecordedRun:
         """The rows of episodes; `steps` and `id` limit them."""
         chosen = self.parts
         if steps is not None:
-            chosen_steps = sorted(self._of_step.keys() & set(steps))
-            chosen = [part for step in chosen_steps for part in self._of_step[step]]
+            wanted = steps if isinstance(steps, range) else set(steps)
+            chosen = [x for step in self.steps if step in wanted for x in self._of_step[step]]
         yield from rows_of(self.folder, chosen, id)
 
     def episodes(self, steps: Sequence[int] | None = None) -> Iterator[RecordedEpisode]:
@@ -205,9 +205,10 @@ class RecordedRun:
         return pd.DataFrame(rows)
 
 
-def metric_rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a run's metrics, read as they are used, without an incomplete last line."""
-    path = run_file(folder, METRICS)
+def json_rows(folder: Path, name: str) -> Iterator[dict[str, Any]]:
+    """The rows of a file of JSON lines of a run, read as they are used, without an incomplete last
+    line; none without the file."""
+    path = run_file(folder, name)
     if path is not None:
         with path.open(encoding="utf-8", errors="replace") as file:
             yield from (parsed_line(line, path) for line in file if line.endswith("\n"))

@@ -37,7 +37,6 @@ def episode_row(
     """Makes the row of an episode.
 
     Args:
-        episode: the episode.
         opponents: opponent -> the past player it represents.
         group: number of its group in the step.
         tokens: whether its tokens and boards are recorded; otherwise only digests of tokens.

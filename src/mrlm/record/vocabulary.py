@@ -16,12 +16,8 @@ _SPACE = "▁"
 
 
 def write_vocabulary(folder: Path, tokenizers: Mapping[str, Any]) -> None:
-    """Writes the tokens of all policies; equal vocabularies are written once.
-
-    Args:
-        folder: the run folder.
-        tokenizers: policy -> its tokenizer.
-    """
+    """Writes the tokens of all policies (policy -> its tokenizer) into a run folder; equal
+    vocabularies are written once."""
     pieces: list[list[str]] = []
     places: dict[int, int] = {}
     policies: dict[str, int] = {}

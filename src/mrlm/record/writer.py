@@ -33,19 +33,13 @@ def write_episodes(
     hidden: Sequence[str] = (),
     most: int | None = None,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Writes the episodes of a step, one after the other.
+    """Writes the episodes of a step, one after the other, as far as the plan chooses them. Returns
+    the rows of the recorded episodes, and whether the file was thinned.
 
     Args:
-        file: the file of episodes.
-        plan: which episodes and tokens are recorded.
-        step: the step.
-        groups: its groups of episodes.
         opponents: opponent -> the past player it represents.
         hidden: secrets, which are redacted in texts, together with the tokens of their episode.
         most: number of rows that are returned, the first ones; by default all.
-
-    Returns:
-        The rows of the recorded episodes, and whether the file was thinned.
 
     Raises:
         OSError: the file cannot be written.
@@ -73,11 +67,7 @@ def _shown(row: dict[str, Any], hidden: Sequence[str]) -> dict[str, Any]:
 
 
 def check_new(folder: str | os.PathLike[str]) -> Path:
-    """The folder of a new record.
-
-    Raises:
-        ConfigError: it has files already.
-    """
+    """The folder of a new record. Raises `ConfigError`: it has files already."""
     path = Path(folder).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"record {path}: it exists already; give a folder that is new or empty")
@@ -99,9 +89,6 @@ def write_record(
 
     Args:
         folder: a new or empty folder.
-        groups: its groups of episodes.
-        config: that of their agents and environments.
-        metrics: those of the episodes.
         vocabulary: writes the vocabulary into a folder.
         step: the step of the weights.
         opponents: opponent -> the past player it represents.

@@ -1,7 +1,5 @@
 """MLflow; a resumed run continues under the same id."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile
@@ -25,14 +23,8 @@ AT_ONCE = 100
 
 
 class MLflow(Tracker):
-    """Logs to MLflow, through a client of its own: a run the user has open stays as it is.
-
-    Args:
-        folder: not needed here.
-        run_name: name of the run.
-        config: the resolved config, logged as parameters.
-        state: id of the run that is continued.
-    """
+    """Logs to MLflow, through a client of its own: a run the user has open stays as it is. The
+    resolved config is logged as parameters."""
 
     library: ClassVar[str] = "mlflow"
 

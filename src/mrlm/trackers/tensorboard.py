@@ -1,7 +1,5 @@
 """TensorBoard event files in the run folder, through tensorboardX."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,13 +12,7 @@ from mrlm.tracking.run_log import Tracker
 
 
 class TensorBoard(Tracker):
-    """Writes scalars, completions and histograms to `<run folder>/tensorboard`.
-
-    Args:
-        folder: the run's folder.
-        run_name, config: not needed here.
-        state: step after which a resumed run continues.
-    """
+    """Writes scalars, completions and histograms to `<run folder>/tensorboard`."""
 
     library: ClassVar[str] = "tensorboardX"
 

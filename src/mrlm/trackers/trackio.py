@@ -1,7 +1,5 @@
 """Trackio, a local-first tracker; a resumed run continues under the same name."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -18,14 +16,7 @@ PROJECT = "mrlm"
 
 class Trackio(Tracker):
     """Logs to Trackio. Runs are found again by their names there, so each gets one of its own:
-    `<run name>-<six hexadecimal digits>`.
-
-    Args:
-        folder: not needed here.
-        run_name: what the name of the run begins with.
-        config: the resolved config.
-        state: name of the run that is continued.
-    """
+    `<run name>-<six hexadecimal digits>`."""
 
     library: ClassVar[str] = "trackio"
 

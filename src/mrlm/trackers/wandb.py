@@ -1,7 +1,5 @@
 """Weights & Biases; a resumed run continues under the same id."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Mapping, Sequence
@@ -19,15 +17,9 @@ TITLE = 63
 
 
 class WandB(Tracker):
-    """Logs to Weights & Biases. Steps are never taken back there: those that a resumed run repeats
-    keep the numbers they had.
-
-    Args:
-        folder: the run's folder; local files go there.
-        run_name: name of the run.
-        config: the resolved config; `training.wandb` in it are further arguments of `wandb.init`.
-        state: id of the run that is continued.
-    """
+    """Logs to Weights & Biases, with local files in the run's folder; `training.wandb` of the
+    config are further arguments of `wandb.init`. Steps are never taken back there: those that a
+    resumed run repeats keep the numbers they had."""
 
     library: ClassVar[str] = "wandb"
 

@@ -18,11 +18,8 @@ Table = list[dict[str, Any]]
 
 
 def completions(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The completions of a step's first episodes, a row per turn in the order they were made.
-
-    Args:
-        rows: rows of episodes, as they are recorded.
-    """
+    """The completions of a step's first episodes, as they are recorded: a row per turn in the order
+    they were made."""
     table: Table = []
     for row in rows:
         turn_rows = list(_of_episode(row))

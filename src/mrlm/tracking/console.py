@@ -32,16 +32,10 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 class ConsoleLog:
-    """Shows the progress of a run, unless the level of the logger `mrlm` is above INFO. Nothing is
-    shown before the first step or note. A closed output (such as a pipe) ends the display with a
-    warning, never the run.
-
-    Args:
-        run_name: title.
-        total_steps: iterations of the run.
-        start: first step of the run.
-        show: names or patterns of the metrics to show; empty: numbers by agent.
-    """
+    """Shows the progress of a run of `total_steps` from the step `start`, unless the level of the
+    logger `mrlm` is above INFO. Nothing is shown before the first step or note. A closed output
+    (such as a pipe) ends the display with a warning, never the run. `show` are names or patterns of
+    the metrics to show; empty: numbers by agent."""
 
     def __init__(
         self, run_name: str, total_steps: int, start: int = 0, show: Sequence[str] = ()

@@ -18,12 +18,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 class LogFile(logging.Handler):
-    """Appends messages with their times to a file.
-
-    Args:
-        path: the file.
-        hidden: secrets to redact.
-    """
+    """Appends messages with their times to a file, with `hidden` secrets redacted."""
 
     def __init__(self, path: Path, hidden: Sequence[str] = ()) -> None:
         super().__init__()
@@ -47,16 +42,11 @@ class LogFile(logging.Handler):
 
 
 def ended_in(folder: Path) -> str | None:
-    """The end of a run: `this run ended in step 1 with ...`, if its last message is the error that
-    ended it; that no step has ended, if there is no other trace of one.
-
-    Args:
-        folder: the run folder.
-    """
+    """The end of the run of a folder: `this run ended in step 1 with ...`, if its last message is
+    the error that ended it; that no step has ended, if there is no other trace of one."""
     path = folder / RUN_LOG
-    lines = (
-        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-    )
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    lines = text.splitlines()
     starts = [index for index, line in enumerate(lines) if _STAMP.match(line)]
     steps = folder / "metrics.jsonl"
     rows = steps.read_bytes().splitlines() if steps.is_file() else []

@@ -22,13 +22,8 @@ DIGITS = {
 
 @dataclass(frozen=True, slots=True)
 class Payoffs:
-    """Mean scores of players against each other.
-
-    Args:
-        players: their names.
-        scores: mean score, 0 to 1, of the row's player against the column's; `None` if they have
-            not met.
-    """
+    """Mean scores of players against each other: 0 to 1, of the row's player against the column's;
+    `None` if they have not met."""
 
     players: Sequence[str]
     scores: Sequence[Sequence[float | None]]

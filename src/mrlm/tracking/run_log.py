@@ -22,7 +22,7 @@ from mrlm.doctor.rule import Rule
 from mrlm.learn.checkpoint import after_room
 from mrlm.record.files import EpisodeFile
 from mrlm.record.plan import RecordPlan
-from mrlm.record.reader import METRICS
+from mrlm.record.reader import METRICS, json_rows
 from mrlm.record.redaction import redacted, secrets
 from mrlm.record.rows import finite
 from mrlm.record.tail import rewind
@@ -49,11 +49,8 @@ class Tracker:
 
     @staticmethod
     def problem(settings: Mapping[str, object]) -> str | None:
-        """The reason why it cannot start, or `None`; called before anything is written.
-
-        Args:
-            settings: the section of `training` with the tracker's name, if there is one.
-        """
+        """The reason why it cannot start, or `None`; called before anything is written, with the
+        section of `training` that has the tracker's name, if there is one."""
         return None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -63,15 +60,8 @@ class Tracker:
     def samples(
         self, step: int, name: str, table: Table, numbers: Mapping[str, Sequence[float]]
     ) -> None:
-        """Log completions of a step and distributions; nothing, if the tracker has no place for
-        them.
-
-        Args:
-            step: the step.
-            name: `train` or `eval`.
-            table: completions.
-            numbers: name of a distribution -> its numbers.
-        """
+        """Log completions of a step of `train` or `eval`, and distributions (name -> its numbers);
+        nothing, if the tracker has no place for them."""
 
     def payoffs(self, step: int, payoffs: Payoffs) -> None:
         """Log the pay-off matrix of self-play; nothing, if the tracker has no place for it."""
@@ -89,15 +79,8 @@ class Tracker:
 
 
 def check_trackers(names: Sequence[str], settings: Mapping[str, Any] | None = None) -> None:
-    """Check that trackers exist and can be used.
-
-    Args:
-        names: the trackers.
-        settings: the section `training`.
-
-    Raises:
-        PluginError: a tracker does not exist, or its library is not installed.
-    """
+    """Check that trackers exist and can be used with the settings of the section `training`. Raises
+    `PluginError`: a tracker does not exist, or its library is not installed."""
     for name in names:
         plugin = registry.load("trackers", name)
         if not (inspect.isclass(plugin) and issubclass(plugin, Tracker)):
@@ -111,12 +94,6 @@ def check_trackers(names: Sequence[str], settings: Mapping[str, Any] | None = No
         problem = plugin.problem((settings or {}).get(name) or {})
         if problem is not None:
             raise PluginError(f"training.report_to: {problem}")
-
-
-def logged(folder: Path) -> list[dict[str, Any]]:
-    """The metrics of a run folder, a row per step."""
-    with (folder / METRICS).open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
 
 
 class RunLog:
@@ -194,29 +171,18 @@ class RunLog:
             self._examination.resume(self.folder, state.get("doctor"))
 
     def back(self, step: int, state: dict[str, Any]) -> None:
-        """Remove the rows after a step, as for a run that is resumed from there.
-
-        Args:
-            step: the last step that is kept.
-            state: the result of `state()` after that step.
-        """
+        """Remove the rows after a step, as for a run that is resumed from there, with the result of
+        `state()` after that step."""
         self._close_files()
         self._open(step + 1, state)
 
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Write the metrics of a step.
-
-        Raises:
-            TrainingError: the run folder cannot be written.
-        """
+        """Write the metrics of a step. Raises `TrainingError`: the run folder cannot be written."""
         numbers = {name: finite(value) for name, value in metrics.items()}
         line = {"step": step, "time": round(time.time(), 3), **numbers}
         self._append(self._metrics, [line])
         finite_metrics = {name: value for name, value in numbers.items() if value is not None}
-        for name, tracker in list(self._trackers.items()):
-            self._guarded(
-                name, f"at step {step}", lambda client=tracker: client.log(step, finite_metrics)
-            )
+        self._tell(f"at step {step}", lambda tracker: tracker.log(step, finite_metrics))
         self._console.log(step, finite_metrics, shown=step % self._every == 0)
         self._examine(line)
 
@@ -238,13 +204,9 @@ class RunLog:
             raise self._unwritable(path, error) from error
         for alarm in self.alarms:
             log.warning("doctor: %s", alarm)
-            for name, tracker in list(self._trackers.items()):
-                message = f"{alarm.rule} at step {alarm.step}", str(alarm)
-                self._guarded(
-                    name,
-                    f"at step {alarm.step}",
-                    lambda client=tracker, message=message: client.alert(*message),
-                )
+            when = f"at step {alarm.step}"
+            message = f"{alarm.rule} {when}", str(alarm)
+            self._tell(when, lambda tracker, message=message: tracker.alert(*message))
 
     def episodes(
         self,
@@ -253,16 +215,8 @@ class RunLog:
         opponents: Mapping[str, str] | None = None,
     ) -> None:
         """Write the episodes of a step, as far as `record` chooses them; known secrets in texts are
-        redacted, together with their tokens.
-
-        Args:
-            step: the step.
-            groups: its groups of episodes.
-            opponents: opponent -> the past player it represents.
-
-        Raises:
-            TrainingError: the run folder cannot be written.
-        """
+        redacted, together with their tokens. `opponents` maps an opponent to the past player it
+        represents. Raises `TrainingError`: the run folder cannot be written."""
         try:
             rows, thinned = write_episodes(
                 self._episodes,
@@ -285,20 +239,13 @@ class RunLog:
                 f"{self._episodes.every} training steps is kept"
             )
         if rows and self._trackers:
-            samples_args = completions(rows), distributions(rows)
-            for tracker_name, tracker in list(self._trackers.items()):
-                self._guarded(
-                    tracker_name,
-                    f"at step {step}",
-                    lambda client=tracker: client.samples(step, name, *samples_args),
-                )
+            samples = completions(rows), distributions(rows)
+            self._tell(f"at step {step}", lambda tracker: tracker.samples(step, name, *samples))
 
     def payoffs(self, step: int, payoffs: Payoffs) -> None:
         """Log the pay-off matrix of self-play to the trackers; nothing without players."""
-        for name, tracker in list(self._trackers.items()) if payoffs.players else ():
-            self._guarded(
-                name, f"at step {step}", lambda client=tracker: client.payoffs(step, payoffs)
-            )
+        if payoffs.players:
+            self._tell(f"at step {step}", lambda tracker: tracker.payoffs(step, payoffs))
 
     def profile(self, row: Mapping[str, object]) -> None:
         """Write the durations of the parts of a step; the file is created by the first call."""
@@ -334,7 +281,7 @@ class RunLog:
 
     def history(self) -> list[dict[str, Any]]:
         """All rows of metrics, including those before a resume."""
-        return logged(self.folder)
+        return list(json_rows(self.folder, METRICS))
 
     def close(self) -> None:
         """Flush all files and end the display."""
@@ -346,27 +293,21 @@ class RunLog:
             if file is not None:
                 with suppress(OSError):  # a failed write was reported when it happened
                     file.close()
-        for name, tracker in list(self._trackers.items()):
-            self._guarded(name, "while it was closed", tracker.close)
+        self._tell("while it was closed", lambda tracker: tracker.close())
 
-    def _guarded(self, name: str, when: str, job: Callable[[], object]) -> None:
-        """Call a tracker; drop it with a warning if it fails."""
-        try:
-            job()
-        except Exception as error:  # any error of a tracker's library
-            tracker = self._trackers.pop(name)
-            self._kept[name] = tracker.state()
+    def _tell(self, when: str, send: Callable[[Tracker], object]) -> None:
+        """Call every tracker; drop one that fails, with a warning."""
+        for name, tracker in list(self._trackers.items()):
             try:
-                tracker.close()  # a server that works shows the run as ended
-            except Exception as another:
-                log.debug("tracker %r could not be closed: %r", name, another)
-            log.warning(
-                "tracker %r failed %s and is dropped from this run (%r); %s has all metrics",
-                name,
-                when,
-                error,
-                self.folder / METRICS,
-            )
+                send(tracker)
+            except Exception as error:  # any error of a tracker's library
+                self._kept[name] = self._trackers.pop(name).state()
+                try:
+                    tracker.close()  # a server that works shows the run as ended
+                except Exception as another:
+                    log.debug("tracker %r could not be closed: %r", name, another)
+                text = "tracker %r failed %s and is dropped from this run (%r); %s has all metrics"
+                log.warning(text, name, when, error, self.folder / METRICS)
 
     def _append(self, file: TextIO, lines: Sequence[Mapping[str, object]]) -> None:
         """Write whole lines, and flush."""

@@ -23,11 +23,8 @@ POINTS = 24
 
 
 class ShownMetrics:
-    """A table of metrics.
-
-    Args:
-        chosen: names or patterns (`entropy/*`) of metrics; empty: numbers by agent.
-    """
+    """A table of the metrics that are chosen by names or patterns (`entropy/*`); by none: numbers
+    by agent."""
 
     def __init__(self, chosen: Sequence[str] = ()) -> None:
         self.chosen: tuple[str, ...] = tuple(chosen)
@@ -48,9 +45,9 @@ class ShownMetrics:
         """Rows of equal length, the first with titles; empty if nothing is known."""
         rows = self._chosen_rows() if self.chosen else self._agent_rows()
         left = len(rows) - 1 - MOST
-        return (
-            rows if left <= 0 else [*rows[: MOST + 1], [f"{left} more", *[""] * len(rows[0][1:])]]
-        )
+        if left <= 0:
+            return rows
+        return [*rows[: MOST + 1], [f"{left} more", *[""] * len(rows[0][1:])]]
 
     def unknown(self) -> list[str]:
         """A sentence for every pattern that fitted no metric."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from mrlm.core.progress import counted
+from mrlm.core.progress import aligned, counted
 from mrlm.core.statistics import Z
 from mrlm.tracking.console import clock
 from mrlm.tracking.curves import prefix_sums
@@ -25,12 +25,8 @@ WIDTH = 100
 
 
 def run_summary(history: Rows, folder: Path) -> str:
-    """Describes a run.
-
-    Args:
-        history: rows of metrics with `step`, and `stage` where there are several.
-        folder: its folder, with a `config.yaml` in it or in those of its stages.
-    """
+    """Describes a run by its rows of metrics with `step`, and `stage` where there are several, and
+    its folder, with a `config.yaml` in it or in those of its stages."""
     configs = _configs(folder)
     stages = sorted({row.get("stage", 0) for row in history})
     lines = []
@@ -119,10 +115,8 @@ def _table(rows: Rows) -> list[str]:
         values.append(("loss", *line))
     if not values:
         return []
-    table = [("", "first", "last", "best"), *values]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in table]
-    return [_cut("  " + line.rstrip()) for line in lines]
+    table = aligned([("", "first", "last", "best"), *values])
+    return [_cut(f"  {line}") for line in table.split("\n")]
 
 
 def _line(rows: Rows, key: str, evaluated: bool, best: Any = max) -> tuple[str, str, str] | None:

@@ -1,6 +1,7 @@
 """Requests that the viewer's server lets in: those of its own pages, from people with its token."""
 
 import hmac
+import ipaddress
 import secrets
 import socket
 from email.message import Message
@@ -18,14 +19,8 @@ class HTTPError(Exception):
 
 
 class AccessCheck:
-    """The checks of requests. Browsers show the token once, in the address, and then have a cookie.
-
-    Args:
-        host: address on which the server listens.
-        port: its port.
-        token: the token that requests need, if any.
-        scheme: `http` or `https`.
-    """
+    """The checks of requests to a server on a host and port, with a token that they need, if any.
+    Browsers show the token once, in the address, and then have a cookie."""
 
     def __init__(self, host: str, port: int, token: str | None, scheme: str) -> None:
         self.token: str | None = token
@@ -41,15 +36,8 @@ class AccessCheck:
         self._names = {name.lower() for name in names}
 
     def check_site(self, headers: Message, page: bool) -> None:
-        """Refuses requests that pages of other sites have sent.
-
-        Args:
-            headers: of the request.
-            page: whether a page is requested, to which other sites may link.
-
-        Raises:
-            HTTPError: it is one of them.
-        """
+        """Refuses requests that pages of other sites have sent; to a `page` they may link. Raises
+        `HTTPError`: it is one of them."""
         host = headers.get("Host", "")
         name = host.removesuffix(f":{self._port}").lower()
         # a name of another site may lead to this machine (DNS rebinding)
@@ -59,27 +47,15 @@ class AccessCheck:
             raise HTTPError(403, "other sites are not let in")
 
     def check_form(self, headers: Message) -> None:
-        """Refuses a POST that no page of this server has sent.
-
-        Raises:
-            HTTPError: it is one.
-        """
+        """Refuses a POST that no page of this server has sent. Raises `HTTPError`: it is one."""
         origin = f"{self._scheme}://{headers.get('Host', '')}"
         if headers.get("Origin") != origin or not _same(headers.get("X-MRLM-Form", ""), self.form):
             raise HTTPError(403, "only the page itself can play; reload it")
 
     def cookie_for(self, headers: Message, address: str, page: bool) -> str | None:
         """Refuses requests without the token. The cookie that the browser is to keep, if the
-        address has the token; `None` if the request is let in.
-
-        Args:
-            headers: of the request.
-            address: its path and query.
-            page: whether a page is requested.
-
-        Raises:
-            HTTPError: the token is missing or wrong.
-        """
+        address (path and query) of a `page` has the token; `None` if the request is let in. Raises
+        `HTTPError`: the token is missing or wrong."""
         if self.token is None:
             return None
         scheme, _, credentials = headers.get("Authorization", "").partition(" ")
@@ -101,10 +77,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _is_ip(name: str) -> bool:
-    for family, text in ((socket.AF_INET, name), (socket.AF_INET6, name.strip("[]"))):
-        try:
-            socket.inet_pton(family, text)
-        except OSError:
-            continue
-        return True
-    return False
+    try:
+        return bool(ipaddress.ip_address(name.strip("[]")))
+    except ValueError:
+        return False

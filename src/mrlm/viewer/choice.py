@@ -12,11 +12,7 @@ class Candidate:
 
     Args:
         number: its place in the run.
-        stage: its stage.
-        step: its step.
         group: its group, unique in the run.
-        evaluation: whether it is one of an evaluation.
-        reward: its reward.
         size: its size in bytes.
         cited: whether an alarm cites it, or `mrlm why` explained it.
     """
@@ -33,48 +29,34 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen episodes.
-
-    Args:
-        numbers: their places in the run.
-        sentence: the rule, for readers of the page; empty if all are chosen.
-    """
+    """The places of the chosen episodes in the run, and the rule, for readers of the page; empty if
+    all are chosen."""
 
     numbers: frozenset[int]
     sentence: str
 
 
 def choose(candidates: Sequence[Candidate], limit: float) -> Choice:
-    """Chooses episodes whose sizes add up to at most the limit.
-
-    Args:
-        candidates: all episodes.
-        limit: the limit in bytes.
-    """
+    """Chooses episodes whose sizes add up to at most the limit, in bytes."""
     if sum(candidate.size for candidate in candidates) <= limit:
         return Choice(frozenset(candidate.number for candidate in candidates), "")
-    cited = [*_within((candidate for candidate in candidates if candidate.cited), limit)]
-    limit -= sum(candidate.size for candidate in cited)
-    taken = {candidate.number for candidate in cited}
-    candidates = [candidate for candidate in candidates if candidate.number not in taken]
-    tests = [candidate for candidate in candidates if candidate.evaluation]
-    groups = _three_per_step([candidate for candidate in candidates if not candidate.evaluation])
+    cited = [*_within((e for e in candidates if e.cited), limit)]
+    limit -= sum(e.size for e in cited)
+    taken = {e.number for e in cited}
+    tests = [e for e in candidates if e.evaluation and e.number not in taken]
+    groups = _three_per_step([e for e in candidates if not e.evaluation and e.number not in taken])
     chosen_tests, every = _thinned(tests, limit)
     left = limit - sum(candidate.size for candidate in chosen_tests)
     trained, each_of = _thinned(groups, left) if every == 1 else ([], 0)
-    phrases = (
-        [f"{'all evaluations' if every == 1 else _nth(every) + ' evaluation'}"]
-        if chosen_tests
-        else []
-    )
+    phrases = []
+    if chosen_tests:
+        phrases.append("all evaluations" if every == 1 else f"{_nth(every)} evaluation")
     if trained:
         step = "every training step" if each_of == 1 else f"{_nth(each_of)} training step"
         phrases.append(f"of {step} the groups with the highest, median and lowest mean reward")
     phrases += ["the episodes that alarms cite or `mrlm why` explained"] if cited else []
     rule = "; ".join(phrases) or "none"
-    return Choice(
-        frozenset(candidate.number for candidate in [*cited, *chosen_tests, *trained]), rule
-    )
+    return Choice(frozenset(e.number for e in (*cited, *chosen_tests, *trained)), rule)
 
 
 def _nth(number: int) -> str:
@@ -98,17 +80,11 @@ def _thinned(candidates: Sequence[Candidate], limit: float) -> tuple[list[Candid
     while steps:
         steps_kept = {step for index, step in places if index % every == 0}
         if sum(sizes[step] for step in steps_kept) <= limit:
-            return [
-                candidate
-                for candidate in candidates
-                if (candidate.stage, candidate.step) in steps_kept
-            ], every
+            return [e for e in candidates if (e.stage, e.step) in steps_kept], every
         if every > len(steps):
             break
         every *= 2
-    last = (
-        candidate for candidate in candidates if (candidate.stage, candidate.step) in steps[-1:]
-    )
+    last = (e for e in candidates if (e.stage, e.step) in steps[-1:])
     return [*_within(last, limit)], every
 
 

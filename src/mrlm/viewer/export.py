@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from mrlm.core.errors import ConfigError
-from mrlm.core.replacing import replacing
-from mrlm.record.filters import check_names, parse_filter
+from mrlm.record.exports.files import new_file
+from mrlm.record.filters import check_names, evaluation, parse_filter
 from mrlm.tracking.metric_table import described
 from mrlm.viewer.choice import Candidate, Choice, choose
-from mrlm.viewer.listing import EpisodeList, group_key, is_evaluation
+from mrlm.viewer.listing import EpisodeList, group_key
 from mrlm.viewer.source import ViewedStage, run_names, viewed_runs
 
 STATIC = Path(__file__).parent / "static"
@@ -40,7 +40,6 @@ class Exported:
     """A written page.
 
     Args:
-        path: the file.
         shown: number of episodes in it.
         total: number of episodes of the run.
         size: its size in bytes.
@@ -103,8 +102,10 @@ def export_run(
         if len(text) <= limit or share < 0.01 or not chosen.numbers:
             break
         share *= min(0.9, 0.95 * limit / len(text))
-    size = _write(output, text)
-    return Exported(output, len(chosen.numbers), len(candidates), size, chosen.sentence)
+    with new_file(output) as file:
+        file.write_text(text, encoding="utf-8")
+    counts = len(chosen.numbers), len(candidates), output.stat().st_size
+    return Exported(output, *counts, chosen.sentence)
 
 
 def _candidates(stages: Sequence[ViewedStage]) -> tuple[list[Candidate], float]:
@@ -127,7 +128,7 @@ def _candidates(stages: Sequence[ViewedStage]) -> tuple[list[Candidate], float]:
                 stage.name,
                 row.get("step") or 0,
                 group_key(stage.name, row),
-                is_evaluation(row),
+                evaluation(row),
                 reward if isinstance(reward, int | float) else -math.inf,
                 len(text),
                 (stage.name, *_key(row)) in cited,
@@ -256,11 +257,11 @@ def _vocabularies(
     stages: Sequence[ViewedStage], pieces: Mapping[str, Sequence[bytes]]
 ) -> dict[str, Sequence[bytes]]:
     """Vocabulary -> bytes of each token."""
-    vocabularies: dict[str, Sequence[bytes]] = {}
-    for stage in stages:
-        for policy, table in {**stage.vocabulary, **pieces}.items():
-            vocabularies[_vocabulary(stage.run, policy)] = table
-    return vocabularies
+    return {
+        _vocabulary(stage.run, policy): table
+        for stage in stages
+        for policy, table in {**stage.vocabulary, **pieces}.items()
+    }
 
 
 def _tables(
@@ -320,12 +321,7 @@ def _html(title: str, data: Mapping[str, str]) -> str:
 
 
 def import_map(source: str, address: Callable[[Path], str]) -> dict[str, str]:
-    """Module -> its address.
-
-    Args:
-        source: the file by which the page gets its data.
-        address: file -> its address.
-    """
+    """Module -> its address; `source` is the file by which the page gets its data."""
     shared = [path for path in sorted(STATIC.glob("*.js")) if path.name not in SOURCES]
     modules = {f"viewer/{path.name}": address(path) for path in shared}
     return modules | {"viewer/source.js": address(STATIC / source)}
@@ -339,16 +335,8 @@ def shell(
     start: str,
     blocks: Sequence[str] = (),
 ) -> str:
-    """The document around the modules.
-
-    Args:
-        title: its title.
-        nonce: the nonce of its scripts.
-        modules: the import map.
-        head: further lines of its head.
-        start: the first module.
-        blocks: lines after it.
-    """
+    """The document around the modules of an import map, with further lines of its head, the first
+    module, and lines after it."""
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -368,17 +356,3 @@ def shell(
 def _address(path: Path) -> str:
     source = re.sub(r"^\s*//.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return "data:text/javascript;base64," + base64.b64encode(source.encode()).decode()
-
-
-def _write(path: Path, text: str) -> int:
-    """Writes the file atomically. Returns its size."""
-    data = text.encode()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_bytes(data)
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror}; give another file with --output"
-        ) from error
-    return len(data)

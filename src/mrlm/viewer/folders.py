@@ -16,11 +16,7 @@ STAGE = re.compile(r"(\d+)-.+")
 
 def runs_in(folder: Path) -> dict[str, Path]:
     """The runs of a folder by their names: the folder itself (without a name) if it is a run, else
-    the run folders in it.
-
-    Raises:
-        ConfigError: the folder does not exist.
-    """
+    the run folders in it. Raises `ConfigError`: the folder does not exist."""
     check_folder(folder)
     if stages_of(folder, folder):
         return {"": folder}
@@ -29,12 +25,8 @@ def runs_in(folder: Path) -> dict[str, Path]:
 
 
 def stages_of(run: Path, root: Path) -> list[ViewedStage]:
-    """The stages of a run that have begun.
-
-    Args:
-        run: a folder.
-        root: folder that everything has to be in; links that lead out of it are not followed.
-    """
+    """The stages of a run that have begun. Everything has to be in `root`; links that lead out of
+    it are not followed."""
     if _begun(run, root):
         return [ViewedStage("", run)]
     numbered = [

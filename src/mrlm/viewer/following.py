@@ -29,25 +29,16 @@ Piece = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Thinning:
-    """The parts of a large file that a page lists.
-
-    Args:
-        since: offset from which all parts are listed.
-        training: of earlier training steps every n-th is listed.
-        evaluations: of earlier evaluations every n-th is listed.
-    """
+    """The parts of a large file that a page lists: all from the offset `since` on; of earlier
+    training steps and evaluations every n-th."""
 
     since: int = 0
     training: int = 1
     evaluations: int = 1
 
     def of(self, parts: Sequence[Part], seen: list[int] | None = None) -> list[Part]:
-        """Those that are listed of some parts.
-
-        Args:
-            parts: from the first one of a file, or later ones.
-            seen: numbers of training steps and of evaluations before these, which are counted on.
-        """
+        """Those that are listed of some parts, from the first one of a file, or later ones: `seen`
+        are the numbers of training steps and of evaluations before these, which are counted on."""
         seen, listed = [0, 0] if seen is None else seen, []
         for part in parts:
             every = self.evaluations if part.evaluation else self.training
@@ -73,13 +64,9 @@ def _every(number: int, what: str) -> str:
 
 
 def thinning(parts: Sequence[Part], limit: int) -> Thinning:
-    """Chooses what is listed of parts: all if their sizes are within the limit; else the newest
-    that take half of it, and every n-th of the others, evaluations rather than training steps.
-
-    Args:
-        parts: all parts of a file.
-        limit: bytes.
-    """
+    """Chooses what is listed of all parts of a file: all if their sizes are within the limit, in
+    bytes; else the newest that take half of it, and every n-th of the others, evaluations rather
+    than training steps."""
     if _size(parts) <= limit:
         return Thinning()
     since, left = parts[-1].end, limit // 2
@@ -109,13 +96,8 @@ class _TooManyError(Exception):
 
 
 class StageFollower:
-    """Follows the files of a stage.
-
-    Args:
-        stage: the stage.
-        known: the position of an earlier stream, or nothing.
-        limit: bytes of episodes that are listed.
-    """
+    """Follows the files of a stage, from the position of an earlier stream (`state`), and lists at
+    most `limit` bytes of episodes."""
 
     def __init__(self, stage: ViewedStage, state: dict[str, Any], limit: int) -> None:
         self.stage: ViewedStage = stage
@@ -172,11 +154,7 @@ class StageFollower:
         # phases are sent whole: each time the file has grown by a tenth, not at every step
         previous = self._about
         grown = previous is None or size > 1.1 * self._profiled or size < self._profiled
-        if (
-            previous is not None
-            and not grown
-            and (times, saved) == (self._times, previous["saved"])
-        ):
+        if previous and not grown and (times, saved) == (self._times, previous["saved"]):
             return None
         self._times = times
         self._about = {
@@ -258,7 +236,6 @@ class RunFollower:
     """Follows a run.
 
     Args:
-        run: its folder.
         root: the folder that everything has to be in.
         position: the position of an earlier stream; empty: from the beginning.
         limit: bytes of episodes that are listed.
@@ -319,10 +296,7 @@ class RunFollower:
     def waiting(self) -> bool:
         """Whether more can be read at once."""
         stages = self._stages.values()
-        return any(
-            follower.parts.more or any(x.more for x in follower.lines.values())
-            for follower in stages
-        )
+        return any(file.more for stage in stages for file in (stage.parts, *stage.lines.values()))
 
     def _meta(self, *, filling: bool) -> dict[str, Any]:
         rules = {

@@ -31,12 +31,8 @@ def ending(path: Path, at: int) -> str:
 
 
 class Position:
-    """The position up to which a file was read.
-
-    Args:
-        at: offset of the first byte that was not read.
-        mark: digest of the bytes before it.
-    """
+    """The position up to which a file was read: the offset of the first byte that was not read, and
+    a digest of the bytes before it."""
 
     def __init__(self, at: int = 0, mark: str = "") -> None:
         self.at: int = at
@@ -52,11 +48,8 @@ class Position:
         self.at, self.mark = at, ending(path, at)
 
     def check(self, path: Path) -> bool:
-        """Whether the file has changed since the last check.
-
-        Raises:
-            RewrittenError: it does not continue what was read.
-        """
+        """Whether the file has changed since the last check. Raises `RewrittenError`: it does not
+        continue what was read."""
         if not path.is_file():
             if self.at:
                 raise RewrittenError
@@ -72,12 +65,7 @@ class Position:
 
 
 class GrowingLines:
-    """The lines of a JSONL file, as they are written.
-
-    Args:
-        path: the file, which may not exist yet.
-        position: up to where it was read.
-    """
+    """The lines of a JSONL file, which may not exist yet, as they are written."""
 
     def __init__(self, path: Path, position: Position) -> None:
         self.path: Path = path
@@ -86,11 +74,8 @@ class GrowingLines:
         """Whether the last read left lines."""
 
     def read(self) -> list[dict[str, Any]]:
-        """The next whole lines.
-
-        Raises:
-            RewrittenError: the file does not continue what was read.
-        """
+        """The next whole lines. Raises `RewrittenError`: the file does not continue what was
+        read."""
         if not (self.position.check(self.path) or self.more):
             return []
         with self.path.open("rb") as file:
@@ -114,12 +99,7 @@ def _json(line: bytes) -> Any:
 
 class GrowingParts:
     """The parts of a run folder's file of episodes, as they are written: by its index, and where
-    the index has no line for them, from the file.
-
-    Args:
-        folder: the run folder.
-        position: up to where the file was read before; earlier parts are found again.
-    """
+    the index has no line for them, from the file. Parts before `position` are found again."""
 
     def __init__(self, folder: Path, position: Position) -> None:
         self.folder: Path = folder
@@ -139,11 +119,8 @@ class GrowingParts:
         return self.known[-1].end if self.known else 0
 
     def read(self) -> None:
-        """Adds new parts to those known.
-
-        Raises:
-            RewrittenError: the file does not continue what was read.
-        """
+        """Adds new parts to those known. Raises `RewrittenError`: the file does not continue what
+        was read."""
         self.more = False
         path = episode_file(self.folder)
         if path is None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from mrlm.record.filters import evaluation
+
 LONGEST_TEXT = 4000
 """Characters of an episode's messages that the list has, for search."""
 CUT, ERROR, TRAINED, EVALUATION, GREEDY, PRUNED, TOKENS, LAGGING, PLAYED = (
@@ -28,13 +30,8 @@ class EpisodeList:
         return len(self.columns["step"])
 
     def add(self, stage: str, row: Mapping[str, Any], of: str = "") -> None:
-        """Adds an episode.
-
-        Args:
-            stage: its stage.
-            row: its row.
-            of: the episode of which it is a branch that a page has played.
-        """
+        """Adds an episode of a stage by its row; `of` is the episode of which it is a branch that a
+        page has played."""
         agents: Mapping[str, Any] = row.get("agents") or {}
         turns = [turn for agent in agents.values() for turn in agent.get("turns") or ()]
         text = _text(agents)
@@ -91,23 +88,18 @@ def group_key(stage: str, row: Mapping[str, Any]) -> str:
     """A name of an episode's group that no other group of the run has."""
     group = row.get("group")
     name = str(row["id"])
-    kind = "eval" if is_evaluation(row) else "train"
+    kind = "eval" if evaluation(row) else "train"
     last = name.rpartition("/")[0] or name if group is None else str(group)
     return f"{stage}/{row.get('step') or 0}/{kind}/{last}"
 
 
-def is_evaluation(row: Mapping[str, Any]) -> bool:
-    """Whether the episode is one of an evaluation."""
-    return str(row["id"]).startswith("eval/")
-
-
 def _flags(row: Mapping[str, Any], turns: list[Mapping[str, Any]]) -> int:
-    evaluation = is_evaluation(row)
+    evaluated = evaluation(row)
     marks = {
         CUT: any(turn.get("finish_reason") == "length" for turn in turns),
         ERROR: bool(row.get("error")) or row.get("status") == "error",
-        TRAINED: not evaluation and any(turn.get("trained") for turn in turns),
-        EVALUATION: evaluation,
+        TRAINED: not evaluated and any(turn.get("trained") for turn in turns),
+        EVALUATION: evaluated,
         GREEDY: bool(row.get("greedy")),
         PRUNED: bool(row.get("pruned")),
         TOKENS: any(isinstance(turn.get("ids"), str) for turn in turns),

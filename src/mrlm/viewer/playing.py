@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 MOST = 64
 """Branches of one request."""
@@ -17,32 +17,10 @@ BEAT = 5.0
 """Seconds between the signs of life that a waiting page receives."""
 
 
-class PlayedBranch(Protocol):
-    """A branch as `play` returns it; `row` is as in `docs/record.md`."""
-
-    @property
-    def row(self) -> Mapping[str, Any]: ...
-
-
-class PlayFunction(Protocol):
-    """Plays an episode from one of its turns; a function of a module, since it is called in another
-    process."""
-
-    def __call__(
-        self,
-        run: Path,
-        episode: str,
-        *,
-        step: int | None,
-        agent: str,
-        turn: int,
-        n: int,
-        weights: str | None,
-        greedy: bool,
-        message: str | None,
-    ) -> Sequence[PlayedBranch]:
-        """Plays `n` branches of an episode of a run folder."""
-        ...
+PlayFunction = Callable[..., Sequence[Any]]
+"""`play(run, episode, **request)` of a run folder, an episode's id and the fields of `checked`
+returns branches, whose `row` is as in `docs/record.md`; a function of a module, since it is called
+in another process."""
 
 
 class PlayError(Exception):
@@ -50,11 +28,7 @@ class PlayError(Exception):
 
 
 class Player:
-    """Plays what pages request.
-
-    Args:
-        play: plays branches; it has to be importable by its name.
-    """
+    """Plays what pages request, by a function that has to be importable by its name."""
 
     def __init__(self, play: PlayFunction) -> None:
         self._play = play
@@ -63,17 +37,10 @@ class Player:
     def branches(
         self, run: Path, request: Mapping[str, Any], beat: Callable[[], None]
     ) -> list[dict[str, Any]]:
-        """Plays branches and returns their rows. The process ends with the request: an exception of
-        `beat`, of a page that was left, ends both.
-
-        Args:
-            run: the run folder, or that of a stage.
-            request: as `checked` returns it.
-            beat: called every few seconds.
-
-        Raises:
-            PlayError: another request is being played, or this one failed.
-        """
+        """Plays branches of a request, as `checked` returns it, and returns their rows. The process
+        ends with the request: an exception of `beat`, which is called every few seconds, of a page
+        that was left, ends both. Raises `PlayError`: another request is being played, or this one
+        failed."""
         if not self._free.acquire(blocking=False):
             raise PlayError("another episode is being played; try again when it is done")
         context = multiprocessing.get_context("spawn")
@@ -112,15 +79,9 @@ def _work(play: PlayFunction, run: Path, request: dict[str, Any], answer: Connec
 
 
 def checked(request: Any, saved: Sequence[str]) -> dict[str, Any]:
-    """The fields of a request of a page, without its stage.
-
-    Args:
-        request: `id`, `agent`, `turn`, and optionally `step`, `n`, `greedy`, `weights`, `message`.
-        saved: names of the checkpoints.
-
-    Raises:
-        PlayError: a field is missing, unknown or wrong.
-    """
+    """The fields of a request of a page, without its stage: `id`, `agent`, `turn`, and optionally
+    `step`, `n`, `greedy`, `weights` (one of the checkpoints `saved`) and `message`. Raises
+    `PlayError`: a field is missing, unknown or wrong."""
     if not isinstance(request, dict):
         raise PlayError("the request is not an object")
     fields = {"step": None, "n": 1, "greedy": False, "weights": None, "message": None} | request

@@ -4,6 +4,7 @@ record, and `play`."""
 import html
 import json
 import secrets
+import socket
 import ssl
 import threading
 import zlib
@@ -17,6 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from mrlm.core.errors import ConfigError
 from mrlm.record.files import episode_file, lines_of
 from mrlm.record.reader import METRICS
+from mrlm.record.tail import lines_from_end
 from mrlm.record.vocabulary import VOCABULARY
 from mrlm.viewer.access import AccessCheck, HTTPError
 from mrlm.viewer.export import STATIC, import_map, shell
@@ -32,6 +34,8 @@ QUIET = 5.0
 """Seconds without news after which a stream is checked."""
 LONGEST = 1 << 20
 """Bytes of a request."""
+MOST = 200
+"""Threads from which connections are refused."""
 TYPES = {".js": "text/javascript", ".css": "text/css"}
 MODULES = {path.name: path for path in STATIC.iterdir() if path.suffix in TYPES}
 HEADERS = {
@@ -45,15 +49,9 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The objects that all requests share.
-
-    Args:
-        folder: a run folder, or a folder of several.
-        access: the checks of requests.
-        player: plays branches.
-        listed: bytes of a file of episodes that are listed when a page opens.
-        stopping: set when the server stops.
-    """
+    """The objects that all requests share: the folder of a run, or of several; the checks of
+    requests; what plays branches; the bytes of a file of episodes that are listed when a page
+    opens; and an event that is set when the server stops."""
 
     folder: Path
     access: AccessCheck
@@ -66,6 +64,19 @@ class ViewHTTP(ThreadingHTTPServer):
     """A server with a thread per connection; `view` is set before it runs."""
 
     view: View
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), ViewHandler)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether a connection is accepted."""
+        return threading.active_count() < MOST
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that ended is no news."""
 
 
 class ViewHandler(BaseHTTPRequestHandler):
@@ -190,13 +201,10 @@ class ViewHandler(BaseHTTPRequestHandler):
         except (OSError, EOFError, zlib.error, ValueError) as error:
             raise HTTPError(410, "the record was written again; reload the page") from error
         explained = stage.explained
-        self._json(
-            [
-                row | ({"explained": explained[key]} if key in explained else {})
-                for row in rows
-                if (key := (row["id"], row.get("step") or 0))
-            ]
-        )
+        for row in rows:
+            if (key := (row["id"], row.get("step") or 0)) in explained:
+                row["explained"] = explained[key]
+        self._json(rows)
 
     def _vocabulary(self, stage: ViewedStage) -> None:
         """The bytes of all tokens, compressed as they are."""
@@ -308,11 +316,9 @@ def _described(folder: Path) -> list[dict[str, Any]]:
 
 def _last_row(path: Path) -> dict[str, Any]:
     """Step and rewards of the last whole line."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - (1 << 17)))
-        lines = [line for line in file.read().split(b"\n")[:-1] if line]
+    whole = (line for _, line in lines_from_end(path) if line.endswith(b"\n"))
     try:
-        row = json.loads(lines[-1]) if lines else {}
+        row = json.loads(next(whole, b"{}"))
     except ValueError:
         return {}
     return {key: row.get(key) for key in ("step", "reward/mean", "eval/reward/mean")}

@@ -1,11 +1,8 @@
 """The server of `mrlm view`: the page of a run that follows it while it is written. The standard
 library only; nothing but the viewer's modules and the record of the runs is served."""
 
-import socket
 import ssl
-import threading
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from mrlm.core.errors import ConfigError
@@ -13,10 +10,7 @@ from mrlm.viewer.access import AccessCheck
 from mrlm.viewer.folders import runs_in
 from mrlm.viewer.following import LISTED
 from mrlm.viewer.playing import Player, PlayFunction
-from mrlm.viewer.routes import View, ViewHandler, ViewHTTP
-
-MOST = 200
-"""Threads from which connections are refused."""
+from mrlm.viewer.routes import View, ViewHTTP
 
 
 class ViewServer:
@@ -48,7 +42,7 @@ class ViewServer:
     ) -> None:
         runs_in(folder)
         try:
-            self._http = _Listener(host, port)
+            self._http = ViewHTTP(host, port)
         except OSError as error:
             raise ConfigError(
                 f"port {port} of {host} cannot be opened: {error.strerror}; choose another with "
@@ -83,19 +77,3 @@ class ViewServer:
     def stop(self) -> None:
         """Ends `run`, which another thread has called."""
         self._http.shutdown()
-
-
-class _Listener(ViewHTTP):
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def __init__(self, host: str, port: int) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), ViewHandler)
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether a connection is accepted."""
-        return threading.active_count() < MOST
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that ended is no news."""

@@ -13,7 +13,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.record.files import PLAIN, episode_file
 from mrlm.record.filters import Filter
 from mrlm.record.opening import check_folder, parsed_line, run_file
-from mrlm.record.reader import METRICS, read_run
+from mrlm.record.reader import METRICS, json_rows, read_run
 
 CONFIG = "config.yaml"
 PROFILE = "profile.jsonl"
@@ -30,7 +30,6 @@ class ViewedStage:
     Args:
         name: name of the stage's folder, after that of the run if there are several; empty for
             a single run without stages.
-        folder: its folder.
         run: name of its run; empty for a single run.
         accepts: whether the row of an episode is shown.
     """
@@ -63,7 +62,7 @@ class ViewedStage:
     def phases(self) -> dict[str, Any]:
         """Seconds of each step by phase, as a profiled run writes them: `steps` and, as pairs,
         `seconds`; the time before the first step is left out."""
-        rows = [row for row in self._lines(PROFILE) if row["step"]]
+        rows = [row for row in json_rows(self.folder, PROFILE) if row["step"]]
         names = dict.fromkeys(name for row in rows for name in row["seconds"])
         spent = [
             (name, [round(sum(row["seconds"].get(name, {}).values()), 6) for row in rows])
@@ -80,15 +79,12 @@ class ViewedStage:
     @property
     def alarms(self) -> list[dict[str, Any]]:
         """The rows of `alarms.jsonl`."""
-        return self._lines(ALARMS)
+        return list(json_rows(self.folder, ALARMS))
 
     @property
     def explained(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """(id of an episode, its step) -> what `mrlm why` saved about it.
-
-        Raises:
-            ConfigError: a file is not such a result.
-        """
+        """(id of an episode, its step) -> what `mrlm why` saved about it. Raises `ConfigError`: a
+        file is not such a result."""
         results = {}
         for path in sorted((self.folder / REPLAYED).glob("*.json")):
             try:
@@ -102,14 +98,6 @@ class ViewedStage:
                 ) from error
         return results
 
-    def _lines(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a file of JSON lines, without an incomplete end; none without the file."""
-        path = run_file(self.folder, name)
-        if path is None:
-            return []
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return [parsed_line(line, path) for line in file if line.endswith("\n")]
-
     @property
     def vocabulary(self) -> dict[str, list[bytes]]:
         """Policy -> bytes of each token; empty if it is not recorded."""
@@ -121,14 +109,8 @@ class ViewedStage:
 
 
 def viewed_runs(folders: Sequence[Path]) -> list[ViewedStage]:
-    """The stages of one or several runs, run by run.
-
-    Args:
-        folders: run folders, or those of stages.
-
-    Raises:
-        ConfigError: a folder does not exist, is not a run folder, or is given twice.
-    """
+    """The stages of one or several runs (run folders, or those of stages), run by run. Raises
+    `ConfigError`: a folder does not exist, is not a run folder, or is given twice."""
     if len(folders) == 1:
         return viewed_stages(folders[0])
     viewed = []
@@ -141,11 +123,7 @@ def viewed_runs(folders: Sequence[Path]) -> list[ViewedStage]:
 
 def run_names(folders: Sequence[Path]) -> list[str]:
     """Short names of run folders, all different: the folder's, with as many of its parents as it
-    takes.
-
-    Raises:
-        ConfigError: a folder is given twice.
-    """
+    takes. Raises `ConfigError`: a folder is given twice."""
     parts = [folder.resolve().parts for folder in folders]
     for folder, count in Counter(parts).items():
         if count > 1:
@@ -161,11 +139,8 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def viewed_stages(folder: Path) -> list[ViewedStage]:
-    """The stages of a run folder that have metrics or episodes.
-
-    Raises:
-        ConfigError: the folder does not exist or is not a run folder.
-    """
+    """The stages of a run folder that have metrics or episodes. Raises `ConfigError`: the folder
+    does not exist or is not a run folder."""
     check_folder(folder)
     if _has_record(folder):
         return [ViewedStage("", folder)]

@@ -13,11 +13,8 @@ from mrlm.record.reader import RecordedEpisode
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A file to write, which takes its place when it is complete.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """A file to write, which takes its place when it is complete. Raises `ConfigError`: it cannot
+    be written."""
     if path.is_dir():
         raise ConfigError(f"--output {path}: is a folder; give a file")
     with _in_place_of(path) as temporary:
@@ -27,11 +24,8 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which takes its place when it is complete.
-
-    Raises:
-        ConfigError: it exists and is not empty, or cannot be written.
-    """
+    """A folder to fill, which takes its place when it is complete. Raises `ConfigError`: it exists
+    and is not empty, or cannot be written."""
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise ConfigError(f"--output {path}: exists; a file per episode needs a new folder")
     with _in_place_of(path) as temporary:
@@ -42,11 +36,8 @@ def new_folder(path: Path) -> Iterator[Path]:
 def write_each(
     chosen: Selection, output: Path, suffix: str, text: Callable[[RecordedEpisode], str]
 ) -> int:
-    """Writes a file per episode into a new folder. Returns their number.
-
-    Raises:
-        ConfigError: the folder exists or cannot be written.
-    """
+    """Writes a file per episode into a new folder; returns their number. Raises `ConfigError`: the
+    folder exists or cannot be written."""
     count = 0
     with new_folder(output) as folder:
         for count, episode in enumerate(chosen.episodes(), start=1):

@@ -24,11 +24,8 @@ STOPS: Mapping[str, str] = {"stop": "stop", "length": "max_tokens"}
 
 
 def write(chosen: Selection, output: Path) -> int:
-    """Writes one file. Returns the number of episodes.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
+    """Writes one file; returns the number of episodes. Raises `ConfigError`: it cannot be
+    written."""
     totals, summaries = _Totals(), []
     with new_file(output) as path, ZipFile(path, "w", ZIP_DEFLATED) as file:
         for episode in chosen.episodes():

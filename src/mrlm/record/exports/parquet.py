@@ -31,11 +31,8 @@ MESSAGE = ("role", "content", "agent", "tool_calls")
 
 
 def write(chosen: Selection, output: Path) -> int:
-    """Writes the episodes. Returns their number.
-
-    Raises:
-        ConfigError: the packages are missing, or the file cannot be written.
-    """
+    """Writes the episodes; returns their number. Raises `ConfigError`: the packages are missing, or
+    the file cannot be written."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -15,12 +15,8 @@ from mrlm.record.reader import read_run
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of an export.
-
-    Args:
-        write: writes the chosen episodes and returns their number.
-        output: the file or folder where no other is given.
-    """
+    """A format of an export: `write` writes the chosen episodes and returns their number, to
+    `output` where no other file or folder is given."""
 
     write: Callable[[Selection, Path], int]
     output: str

@@ -20,12 +20,7 @@ OBSERVATION = "observation"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The episodes of a run that are exported.
-
-    Args:
-        run: the run.
-        accepts: whether the row of an episode is exported.
-    """
+    """The episodes of a run that are exported: those whose rows `accepts` accepts."""
 
     run: RecordedRun
     accepts: Filter
@@ -37,13 +32,8 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """A tool call of a message.
-
-    Args:
-        id: its id, unique in the episode.
-        name: the tool.
-        arguments: its arguments; those that are not an object are the value of `arguments`.
-    """
+    """A tool call of a message, with an id that is unique in the episode; `arguments` that are not
+    an object are the value of `arguments`."""
 
     id: str
     name: str
@@ -52,17 +42,9 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message of an episode.
-
-    Args:
-        agent: the agent whose conversation it is part of.
-        role: `system`, `user`, `assistant` or `tool`.
-        text: its content.
-        sender: the agent that wrote it, if another one did.
-        turn: the turn, if it was sampled.
-        calls: its tool calls.
-        answers: id of the tool call that it answers.
-    """
+    """A message of an episode in the conversation of `agent`, with its role (`system`, `user`,
+    `assistant` or `tool`), the agent that wrote it if another one did, its turn if it was sampled,
+    its tool calls, and the id of the tool call that it answers."""
 
     agent: str
     role: str
@@ -157,7 +139,6 @@ def _call(record: Mapping[str, Any], name: str) -> RecordedCall:
     if isinstance(arguments, str):
         with suppress(ValueError):  # then it is kept as it was written
             arguments = json.loads(arguments)
-    named_arguments = arguments if isinstance(arguments, dict) else {"arguments": arguments}
-    return RecordedCall(
-        str(record.get("id") or name), str(function.get("name", "")), named_arguments
-    )
+    if not isinstance(arguments, dict):
+        arguments = {"arguments": arguments}
+    return RecordedCall(str(record.get("id") or name), str(function.get("name", "")), arguments)

@@ -1,8 +1,6 @@
 """HTTP clients of an app in this process: their calls of agents go to the episode of the code that
 makes them, without a socket."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import json

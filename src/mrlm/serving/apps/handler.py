@@ -1,8 +1,6 @@
 """The endpoint of apps: the routes of the OpenAI protocol under an address for each episode, whose
 answers are turns of its agents. An episode is served on the event loop that plays it."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import hashlib

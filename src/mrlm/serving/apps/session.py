@@ -1,8 +1,6 @@
 """The calls of one episode of an app: the agent that speaks, the rollout that a conversation
 continues, and the rewards from inside."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets
@@ -25,7 +23,7 @@ from mrlm.serving.policies.openai_fields import Fields, spoken
 
 log: logging.Logger = logging.getLogger("mrlm")
 
-CURRENT: ContextVar[AppSession | None] = ContextVar("session", default=None)
+CURRENT: ContextVar["AppSession | None"] = ContextVar("session", default=None)
 """The episode of the running code."""
 TURNS: ContextVar[list[Turn]] = ContextVar("turns")
 """The turns of the call that is being answered."""
@@ -57,7 +55,7 @@ class Call:
 class Speaker:
     """An agent as its client calls it."""
 
-    def __init__(self, session: AppSession, agent: Agent) -> None:
+    def __init__(self, session: "AppSession", agent: Agent) -> None:
         self.session = session
         self.agent = agent
         self.name: str = agent.name
@@ -138,7 +136,6 @@ class AppSession:
 
     Args:
         id: its part of the address.
-        env: the episode.
         names: names of the agents.
         many: agents of which there may be several instances, `NAME#1` -> who spawns them.
         agent_of: rule for the speaker of a request: system prompt -> name.
@@ -188,9 +185,7 @@ class AppSession:
         role, sign, number = name.partition("#")
         if role not in self.names or (sign and not (number and role in self.many)):
             known = [f"{n}, {n}#1, {n}#2, ..." if n in self.many else n for n in self.names]
-            hint = (
-                f"; {role!r} has no instances: add it to `instances`" if role in self.names else ""
-            )
+            hint = f"; {role!r} has no instances: add it to `instances`" * (role in self.names)
             text = f"agent {name[:100]!r} does not exist{hint}; the agents are "
             raise Refusal("unknown", text + ", ".join(known), "model")
         agents = self.env.agents

@@ -1,7 +1,5 @@
 """The workflow of the environment `app`: it runs the app of an episode, whose calls are turns."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect
@@ -58,12 +56,8 @@ class AppWorkflow(Workflow):
             session.place()
 
     async def _played(self, session: AppSession, world: Any, timeout: float) -> Any:
-        """The app's result.
-
-        Raises:
-            EpisodeError: it makes no call for `timeout` seconds, or the program fails.
-            Exception: whatever it raises.
-        """
+        """The app's result. Raises `EpisodeError`: it makes no call for `timeout` seconds, or the
+        program fails; and whatever it raises."""
         with contextlib.ExitStack() as scope:
             if world.command:
                 job = _run_program(session, world)
@@ -115,10 +109,7 @@ async def _called(app: Callable[..., Any], row: JSON) -> Any:
 
 async def _run_program(session: AppSession, world: Any) -> Any:
     """The output of a program that reads the row as JSON: the JSON of its last line, or its text.
-
-    Raises:
-        EpisodeError: it cannot be started, or ends with an error.
-    """
+    Raises `EpisodeError`: it cannot be started, or ends with an error."""
     command, server = world.command, handler().server
     address = server.url if world.sandbox is None else f"http://127.0.0.1:{INSIDE}"
     url = f"{address}/e/{session.id}"

@@ -1,7 +1,5 @@
 """Calls to a server: the event loop of all channels, addresses, credentials, and refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import os
@@ -263,7 +261,7 @@ class Broken(Exception):
         self.failure: pb.Failure | None = failure
 
     @classmethod
-    def of(cls, error: grpc.aio.AioRpcError) -> Broken:
+    def of(cls, error: grpc.aio.AioRpcError) -> "Broken":
         """The failure that gRPC raised, with the server's own `Failure` if it sent one."""
         failure = failure_in(error)
         details = failure.message if failure is not None else error.details()

@@ -1,7 +1,5 @@
 """An environment that runs on an environment server, used like any other `Environment`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -162,7 +160,7 @@ class RemoteEnvironment(Environment):
                     shared.tasks.popitem(last=False)
         return codec.task_of(reply)
 
-    def spawn(self) -> RemoteEnvironment:
+    def spawn(self) -> "RemoteEnvironment":
         fresh = self._copied()
         fresh._session = fresh._state = fresh._board = None
         return fresh
@@ -205,14 +203,14 @@ class RemoteEnvironment(Environment):
         if session is not None:
             start(_closed(session))
 
-    def __deepcopy__(self, memo: object) -> RemoteEnvironment:
+    def __deepcopy__(self, memo: object) -> "RemoteEnvironment":
         """A copy that continues from the current state, once the server has made its own."""
         twin = self._copied()
         if self._session is not None:
             twin._session = start(_forked(self._session, self._shared))
         return twin
 
-    def _copied(self) -> RemoteEnvironment:
+    def _copied(self) -> "RemoteEnvironment":
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         return twin

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import weakref
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
@@ -20,19 +20,10 @@ PROBING = 5.0
 """Seconds in which a server that was set aside has to report that it is healthy."""
 WAITING = 0.2
 """Seconds between two checks for a free server."""
-
-
 ATTEMPT_PAUSE = 0.2
 """Seconds between two status requests."""
 LEAST = 5.0
 """Seconds allowed for one status request, however short the wait."""
-
-
-class LiveSession(Protocol):
-    """The interface of a session that keep-alive needs."""
-
-    id: str
-    lost: bool
 
 
 class Link:
@@ -41,9 +32,9 @@ class Link:
     def __init__(self, address: ServerAddress, access: Access) -> None:
         self.address: ServerAddress = address
         self.access: Access = access
-        self.sessions: weakref.WeakSet[LiveSession] = weakref.WeakSet()
-        """Sessions that are still referenced here: one that is garbage-collected without `close`
-        ends with its lease."""
+        self.sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Sessions (`ClientSession`) that are still referenced here: one that is garbage-collected
+        without `close` ends with its lease."""
         self.lease: float = 60.0
         self.epoch: str = ""
         self.refused: str = ""
@@ -150,13 +141,13 @@ class Link:
 
     # -- sessions --
 
-    def hold(self, session: LiveSession) -> None:
+    def hold(self, session: Any) -> None:
         """Register a session whose lease is to be renewed."""
         self.sessions.add(session)
         if self._beat is None or self._beat.done():
             self._beat = asyncio.get_running_loop().create_task(self._renew())
 
-    async def release(self, session: LiveSession) -> None:
+    async def release(self, session: Any) -> None:
         self.sessions.discard(session)
         if not self.sessions and self._beat is not None:
             self._beat.cancel()

@@ -110,11 +110,7 @@ class PolicyClient:
         header = pb.WeightsHeader(
             policy=policy, version=version, num_bytes=file.stat().st_size, sha256=digest
         )
-
-        def chunks() -> AsyncIterator[Any]:
-            return _chunks(header, file)
-
-        reply = await self._call("UpdateWeights", chunks)
+        reply = await self._call("UpdateWeights", lambda: _chunks(header, file))
         return reply.version
 
     # -- one call ----------------------------------------------------------------------------------

@@ -1,8 +1,6 @@
 """The pool of environment servers: load balancing, setting servers aside, and adding or removing
 them during a run. The server that plays an episode does not affect its result."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging
@@ -95,7 +93,7 @@ class ServerPool:
         self.access, self._own, self._file = state["access"], state["own"], state["file"]
         self._begin()
 
-    def __deepcopy__(self, memo: object) -> ServerPool:
+    def __deepcopy__(self, memo: object) -> "ServerPool":
         return self
 
     @property

@@ -1,7 +1,5 @@
 """One session on one server: the calls of an episode, each executed once however often sent."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import secrets
@@ -76,7 +74,7 @@ class ClientSession:
             self._unsure = False
             return reply
 
-    async def fork(self, until: float) -> ClientSession:
+    async def fork(self, until: float) -> "ClientSession":
         """A second session that continues from the current state of this one."""
         reply = await self.call("fork", pb.Fork(key=secrets.token_hex(16)), until)
         twin = ClientSession(self.link, self._title, self._patience)

@@ -267,17 +267,11 @@ class EnvironmentServer:
         }
 
 
-def serve(
+async def serve(
     server: EnvironmentServer, grace: float, started: Callable[[EnvironmentServer], None]
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain for `grace` seconds at most; a second signal ends
     the process at once. `started` is called once the server listens."""
-    asyncio.run(_serve(server, grace, started))
-
-
-async def _serve(
-    server: EnvironmentServer, grace: float, started: Callable[[EnvironmentServer], None]
-) -> None:
     stop_event = asyncio.Event()
 
     def ask(number: int) -> None:
@@ -291,17 +285,13 @@ async def _serve(
     async with server:
         started(server)
         await stop_event.wait()
-        count = len(server.sessions)
-        log.info(
-            "shutting down: open sessions (%d) have %g s to finish; a second signal ends it",
-            count,
-            grace,
-        )
+        text = "shutting down: open sessions (%d) have %g s to finish; a second signal ends it"
+        log.info(text, len(server.sessions), grace)
         await server.drain(grace)
 
 
 def _version() -> str:
     try:
         return version("mrlm")
-    except PackageNotFoundError:
+    except PackageNotFoundError:  # imported from a folder
         return "unknown"

@@ -55,17 +55,12 @@ class PendingSession:
 
 @dataclass(eq=False, repr=False)
 class Sessions:
-    """All sessions.
+    """All sessions of this start of the server, `epoch`, each with a lease in seconds without a
+    call.
 
     Calls are numbered consecutively; the first number follows that of `Open`, and is 1 after a
     `Fork`. The same number gets the same answer, also while the call is still running. A refused
     call (`BAD`, `BUSY`, `GAP`) was not answered, and its number is still free.
-
-    Args:
-        epoch: identifier of this start of the server.
-        max_sessions: most open sessions.
-        max_calls: most concurrent calls.
-        lease: seconds a session lives without a call.
     """
 
     pool: WorkerPool

@@ -1,7 +1,5 @@
 """The worker processes of a server: started, monitored, called and restarted."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
@@ -37,7 +35,7 @@ class WorkerProcess:
     found; `ended` is called once, when it is gone; `hidden` environment variables are removed."""
 
     hello: Mapping[str, Any]
-    ended: Callable[[WorkerProcess], None]
+    ended: Callable[["WorkerProcess"], None]
     hidden: Iterable[str] = ()
 
     def __post_init__(self) -> None:

@@ -118,9 +118,7 @@ class Host:
             self._fitted(name, self._given(name, ""))
         self._sessions: dict[bytes, OpenSession] = {}
         self._closing = BackgroundJobs()
-        self._templates: OrderedDict[tuple[str, str], asyncio.Task[EnvironmentTemplate]] = (
-            OrderedDict()
-        )
+        self._templates = OrderedDict[tuple[str, str], asyncio.Task[EnvironmentTemplate]]()
 
     async def answer(self, op: int, session: bytes, body: bytes) -> tuple[End, bytes]:
         """Execute an operation; returns the outcome, and a protocol message: the result, or a

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,8 @@ PROMPTS = 2
 """Number of the `GenerateRequest` field that holds its prompts."""
 
 
-def add_policies(hub: PolicyHub) -> Callable[[grpc.aio.Server], None]:
-    """A function that adds the service to a server: `Server(settings, [add_policies(hub)])`."""
-    return Policies(hub).add_to
-
-
 class Policies:
-    """The gRPC service of policies."""
+    """The gRPC service of policies: `EnvironmentServer(settings, [Policies(hub).add_to])`."""
 
     def __init__(self, hub: PolicyHub) -> None:
         self.hub = hub

@@ -1,7 +1,5 @@
 """The HTTP server of policies on a port."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl
@@ -67,7 +65,7 @@ class HttpServer:
             target=self._server.run, args=([self._socket],), daemon=True, name="mrlm-http"
         )
 
-    def start(self) -> HttpServer:
+    def start(self) -> "HttpServer":
         self._thread.start()
         return self
 

@@ -34,7 +34,9 @@ RETRY_AFTER = 1.0
 
 
 class Holder(Protocol):
-    """The interface to the weights of one policy."""
+    """The interface to the weights of one policy, which engines load as `policy`."""
+
+    policy: Any
 
     @property
     def size(self) -> int: ...
@@ -65,7 +67,7 @@ class ServedPolicy:
 
     Args:
         engine: samples for it, under the same name.
-        holder: has its weights; passed to the engine's `load_weights`.
+        holder: has its weights.
         model: the model's name or folder, for display.
         max_context: limit of prompt and completion tokens together.
         parent: the policy that is the base of this adapter.
@@ -318,7 +320,7 @@ class PolicyHub:
                     "bad", f"the weights do not fit policy {served.name!r}; it keeps its own"
                 ) from error
             served.version = served.version + 1 if version is None else version
-            await served.engine.load_weights(served.name, served.holder, served.version)
+            await served.engine.load_weights(served.name, served.holder.policy, served.version)
         return served.version
 
     async def _add(self, name: str, folder: Path) -> int:
@@ -340,7 +342,7 @@ class PolicyHub:
         async with self._weight_lock.alone():
             self.asleep = True
             for policy in self.served.values():
-                await policy.engine.load_weights(policy.name, policy.holder, policy.version)
+                await policy.engine.load_weights(policy.name, policy.holder.policy, policy.version)
 
 
 async def score(

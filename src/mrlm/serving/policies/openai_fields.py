@@ -36,11 +36,11 @@ WITHOUT_EFFECT: frozenset[str] = frozenset(
 )  # fmt: skip
 """Fields that change no answer, whatever their value is."""
 SPECIAL = ("skip_special_tokens",)
+"""A field of the routes that answer with ids: whether special tokens are left out of the text."""
 SCORES = "prompt_logprobs"
 """A field of text completions: number of the likeliest tokens whose log-probs are returned at each
 position of the prompt, besides that of its own token."""
 MOST_SCORED = 100
-"""A field of the routes that answer with ids: whether special tokens are left out of the text."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),

@@ -1,12 +1,10 @@
 """Access to a server: where it listens, the token, the certificates."""
 
-from __future__ import annotations
-
 import hmac
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -14,9 +12,7 @@ import grpc.aio
 from mrlm.core.addresses import is_loopback
 from mrlm.core.errors import ConfigError
 
-if TYPE_CHECKING:
-    Handler = grpc.RpcMethodHandler[Any, Any]
-
+Handler = Awaitable["grpc.RpcMethodHandler[Any, Any]"]
 HEADER = "authorization"
 """Metadata key of the token, sent as `Bearer TOKEN`."""
 
@@ -51,9 +47,9 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Handler],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
+    ) -> "grpc.RpcMethodHandler[Any, Any]":
         token = b""
         for key, value in handler_call_details.invocation_metadata or ():
             if key == HEADER:
