@@ -1,8 +1,6 @@
 """Rows for training in the forms of other projects: they are read as `messages`, `prompt` and
 `completion`, or `prompt`, `chosen` and `rejected`, or refused by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

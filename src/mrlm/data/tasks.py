@@ -1,8 +1,6 @@
 """Rows of data sets: reads lists, files, folders and hub ids into dictionaries, reports the exact
 location of malformed rows, and splits off held-out rows without leakage."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,8 +1,6 @@
 """Reward function: rows of a data set as prompts, answered by every agent in one or several turns,
 and scored by the user's own function."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -153,7 +151,7 @@ class RewardEnvironment(RowTasks, Environment):
             info["row_prompt"] = row["prompt"]
         return Task(name, prompt, row.get("answer"), seed, info)
 
-    def with_turns(self, settings: Mapping[str, Any]) -> RewardEnvironment:
+    def with_turns(self, settings: Mapping[str, Any]) -> "RewardEnvironment":
         """A copy with the workflow's turn settings, unless it has its own. Raises `ConfigError`: a
         setting differs from the workflow's, there are several turns and no `external_transition`,
         or vice versa."""

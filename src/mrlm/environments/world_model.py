@@ -1,7 +1,5 @@
 """World model: a language model plays the environment, and writes the agent's observations."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import inspect
@@ -102,7 +100,7 @@ class WorldModelEnvironment(RowTasks, Environment):
         prompt = prompt if prompt[0].role is Role.SYSTEM else [*self._system(), *prompt]
         return Task(name, prompt, row.get("answer"), seed, others(row))
 
-    def spawn(self) -> WorldModelEnvironment:
+    def spawn(self) -> "WorldModelEnvironment":
         clone = copy.copy(self)
         clone._talk = copy.deepcopy(self._talk)
         return clone

@@ -1,8 +1,6 @@
 """The bases of sandboxes and of their sessions: the check of a program before it runs, a second try
 when a sandbox fails, and the requests of a session."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import struct
@@ -85,7 +83,7 @@ class CheckedSandbox(ABC, Generic[S]):
         self.limits: Limits = limits or Limits()
         self._sessions: weakref.WeakSet[S] = weakref.WeakSet()
 
-    def __deepcopy__(self, memo: object) -> CheckedSandbox[S]:
+    def __deepcopy__(self, memo: object) -> "CheckedSandbox[S]":
         return self  # environments are copied for every episode; the copies share their sandbox
 
     async def run(

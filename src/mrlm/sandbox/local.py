@@ -1,7 +1,5 @@
 """A sandbox on this machine: reusable workers, one program per core at a time, and sessions."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import copy
@@ -62,7 +60,7 @@ class LocalSandbox(CheckedSandbox["LocalSession"]):
         """Whether it is closed in this process."""
         return self._closed or self._owner != os.getpid()
 
-    def with_limits(self, limits: Limits) -> LocalSandbox:
+    def with_limits(self, limits: Limits) -> "LocalSandbox":
         other = copy.copy(self)
         other.limits = limits
         return other
@@ -100,7 +98,7 @@ class LocalSandbox(CheckedSandbox["LocalSession"]):
 
     async def _session(
         self, program: str, files: Mapping[str, bytes], limits: Limits
-    ) -> LocalSession:
+    ) -> "LocalSession":
         return await self.in_turn(lambda: LocalSession(self, program.encode(), files, limits))
 
     async def in_turn(self, work: Callable[[], T]) -> T:

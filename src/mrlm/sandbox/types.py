@@ -1,7 +1,5 @@
 """The interface of sandboxes for untrusted code: limits, results, and what every sandbox does."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -71,7 +69,7 @@ class Limits:
         """CPU time in whole seconds, as the kernel counts it."""
         return math.ceil(self.wall if self.cpu is None else self.cpu)
 
-    def with_wall(self, seconds: float) -> Limits:
+    def with_wall(self, seconds: float) -> "Limits":
         """The same limits with another deadline."""
         return replace(self, wall=seconds)
 

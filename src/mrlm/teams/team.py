@@ -1,7 +1,5 @@
 """`Team`: a trained team, loaded from a folder or the Hub, and played."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -77,7 +75,7 @@ class Team:
         revision: str | None = None,
         endpoint: str | None = None,
         trust_remote_code: bool = False,
-    ) -> Team:
+    ) -> "Team":
         """Loads a team; every model once, also where several adapters use it.
 
         Args:

@@ -1,8 +1,6 @@
 """Continuous batching on an accelerator: sampling is part of a step, a step is recorded as a graph,
 and the host looks at the results of several steps at once, while the next ones run."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """A class to be completed: its skeleton, its methods with their writers, and its unittest cases.
 Rows are in the form of ClassEval. This module runs no program."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -74,7 +72,7 @@ class ClassProblem:
         return asdict(self)
 
     @classmethod
-    def of(cls, record: Any, where: str) -> ClassProblem:
+    def of(cls, record: Any, where: str) -> "ClassProblem":
         """The problem of a record. Raises `ConfigError`: the record is not a valid problem."""
         try:
             methods = [Method(**method) for method in record["methods"]]

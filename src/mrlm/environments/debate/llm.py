@@ -1,8 +1,6 @@
 """A language model as judge. It is queried twice, with the sides in either order, so that a
 position bias decides no debate."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Literal, get_args
@@ -94,7 +92,7 @@ class LLMJudge(Judge):
         self._ask = ask
 
     @property
-    def by_agent(self) -> Mapping[str, LLMJudge]:
+    def by_agent(self) -> "Mapping[str, LLMJudge]":
         """The judging agent, if there is one."""
         return {} if self.agent is None else {self.agent: self}
 

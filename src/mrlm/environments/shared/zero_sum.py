@@ -1,8 +1,6 @@
 """Exact values of small card games of two players: expected reward, best response, exploitability,
 and equilibria by CFR+. All chance is in the deal: cards that are revealed later are hidden."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,14 +63,14 @@ class Node:
     keys: list[Seen]
     rows: np.ndarray
     member: np.ndarray
-    children: list[Node]
+    children: "list[Node]"
     chips: np.ndarray
     chances: np.ndarray
     regrets: np.ndarray
     last: np.ndarray
     sums: np.ndarray
 
-    def walk(self) -> list[Node]:
+    def walk(self) -> "list[Node]":
         """This node and all below it where a player moves."""
         below = [node for child in self.children for node in child.walk()]
         return [self, *below] if self.children else []

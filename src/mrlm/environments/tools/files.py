@@ -1,8 +1,6 @@
 """A folder of files for one episode. Every path is walked one folder at a time from an open
 descriptor, links are never followed, and only regular files with one name are opened."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -143,7 +141,7 @@ class Workspace:
                     contents[path] = self._read(folder, parts[-1])
         return contents
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Workspace":
         return Workspace(None, {p: c.decode() for p, c in self.files.items()}, self.quota)
 
     def _read(self, folder: int, name: str) -> bytes:

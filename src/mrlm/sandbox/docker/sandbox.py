@@ -1,8 +1,6 @@
 """A sandbox of containers: every program runs in a new one without network, capabilities or a
 writable system. Its isolation is as strong as the engine and its runtime."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -115,7 +113,7 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
 
     async def _session(
         self, program: str, files: Mapping[str, bytes], limits: Limits
-    ) -> DockerSession:
+    ) -> "DockerSession":
         limits = replace(limits, cpu=limits.cpu or 10 * limits.wall)
         begin = partial(self._begun, program, files, limits, session=True)
         return await self.while_wanted(lambda stop: DockerSession(self, begin, limits.wall, stop))

@@ -1,8 +1,6 @@
 """A sandbox on another machine, where `server` runs. Failures of the connection are `infra_error`
 or `SandboxError`, never a verdict on the program."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -106,7 +104,7 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
 
     async def _session(
         self, program: str, files: Mapping[str, bytes], limits: Limits
-    ) -> RemoteSession:
+    ) -> "RemoteSession":
         message = _request(program, files, limits)
         _said(await self.post("/session/open", message, limits.wall), "opened")
         return RemoteSession(self, message["id"])
