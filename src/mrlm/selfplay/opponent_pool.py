@@ -215,9 +215,7 @@ class Population:
         metrics |= {} if cycles is None else {"opponents/cycles": cycles}
         self.write()
         meets = self._kept() | {self.anchor} | {player_name(name, step) for name in self.trained}
-        self.settled |= {
-            name: rating_entry for name, rating_entry in ratings.items() if name not in meets
-        }
+        self.settled |= {name: entry for name, entry in ratings.items() if name not in meets}
         return metrics
 
     async def _match(self, play: Play, step: int, name: str, greedy: bool) -> list[MatchResult]:

@@ -208,11 +208,7 @@ def _formatters(config: ExperimentConfig, extra: Any) -> dict[str, Any]:
     agents = list(config.agents)
     some = isinstance(extra, Mapping) and set(extra) < set(agents)
     passed = dict(extra) if some else by_agent(extra, agents)
-    templates = {
-        name: formatter_text.formatter
-        for name, formatter_text in config.agents.items()
-        if formatter_text.formatter
-    }
+    templates = {name: text.formatter for name, text in config.agents.items() if text.formatter}
     return {
         name: PromptTemplate(formatter_text) if isinstance(formatter_text, str) else formatter_text
         for name, formatter_text in (templates | passed).items()
