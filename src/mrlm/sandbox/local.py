@@ -16,20 +16,27 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from mrlm.core.operating_system import processors
-from mrlm.sandbox.base import CheckedSandbox, FramedSession, tried_twice, unfit
+from mrlm.sandbox.base import FramedSession, tried_twice
 from mrlm.sandbox.tiers import Tier
-from mrlm.sandbox.types import Limits, SandboxError, SandboxResult, SessionEnded, Status
+from mrlm.sandbox.types import (
+    Limits,
+    Sandbox,
+    SandboxError,
+    SandboxResult,
+    SessionEnded,
+    Status,
+    unfit,
+)
 from mrlm.sandbox.workers import RunningProgram, SandboxWorker, run
 
 T = TypeVar("T")
 NEVER = threading.Event()
 
 
-class LocalSandbox(CheckedSandbox["LocalSession"]):
+class LocalSandbox(Sandbox["LocalSession"]):
     """A sandbox that runs programs in processes of this machine.
 
     Args:
-        tier: the isolation.
         limits: default limits of programs.
         workers: most concurrent programs; by default, the number of cores. Others wait, and their
             time begins when they start.

@@ -17,16 +17,11 @@ from typing import Any, TypeVar
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import in_thread
-from mrlm.sandbox.base import (
-    CheckedSandbox,
-    FramedSession,
-    check_positive,
-    check_words,
-    tried_twice,
-)
+from mrlm.sandbox.base import FramedSession, check_positive, check_words, tried_twice
 from mrlm.sandbox.docker.container import REMOVING, Container, ContainerEngine
 from mrlm.sandbox.types import (
     Limits,
+    Sandbox,
     SandboxError,
     SandboxResult,
     SandboxUnavailableError,
@@ -50,7 +45,7 @@ WORDS = ("image", "docker", "cpus", "runtime", "workers")
 """Its arguments in a config."""
 
 
-class DockerSandbox(CheckedSandbox["DockerSession"]):
+class DockerSandbox(Sandbox["DockerSession"]):
     """A sandbox that runs programs in containers.
 
     Args:
