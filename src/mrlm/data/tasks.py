@@ -144,7 +144,6 @@ def row_messages(value: Any, where: str = "row") -> list[Message]:
 
     Args:
         value: the text or the list; an object may have all fields of `read_message`.
-        where: its location, for errors.
 
     Raises:
         DataError: it is neither, or no text.

@@ -14,7 +14,7 @@ from mrlm.core.sampling import SamplingParams, takes_sampling
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
-from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least, others
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others, whole_number
 from mrlm.environments.shared.scoring import JointSample, Scorers, user_function
 
 
@@ -74,7 +74,7 @@ class WorldModelEnvironment(RowTasks, Environment):
         **sampling: Any,
     ) -> None:
         _check_model(model)
-        at_least("max_turns", max_turns, 1, whole=True)
+        whole_number(1, max_turns=max_turns)
         self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.max_turns: int | None = max_turns
         self.system_prompt = system_prompt

@@ -234,7 +234,6 @@ class Conversation(Environment):
     rewards are missing.
 
     Args:
-        agents: names of the agents.
         formatters: agent -> what it reads of a row with the text as its `prompt`.
     """
 

@@ -26,12 +26,7 @@ BEFORE_GRAPH = 2
 
 
 class Graphs:
-    """Recorded steps by their form. They are dropped when memory that they use has moved.
-
-    Args:
-        decoder: has the weights.
-        memory: has everything else.
-    """
+    """Recorded steps by their form. They are dropped when memory that they use has moved."""
 
     def __init__(self, decoder: Decoder, memory: Fresh) -> None:
         self.decoder, self.memory = decoder, memory

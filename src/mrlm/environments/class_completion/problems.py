@@ -25,7 +25,6 @@ class Method:
     """A method to be written.
 
     Args:
-        name: its name.
         params: number of parameters, including `self`; -1 if variable.
         needs: other methods that the reference implementation calls.
         empty: whether the reference implementation has an empty body.
@@ -42,11 +41,8 @@ class ClassProblem:
     """A class with its tests.
 
     Args:
-        name: name of the class.
         skeleton: source that all writers see.
         constructor: the given beginning of the class.
-        imports: given import statements.
-        methods: methods to be written.
         tests: source of the test classes.
         cases: test class and method of each case.
         samples: sources of the first cases, which are shown.

@@ -20,7 +20,6 @@ class CodeProblem:
 
     Args:
         text: the question, without the visible tests.
-        kind: kind of the tests.
         tests: `calls`: `[args, expected]` each, and further right values; `asserts`: source each;
             `check`: the source of the function, alone; `programs`: `[stdin, stdout]` each.
         entry: name of the function that is tested; empty for programs.

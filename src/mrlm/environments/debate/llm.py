@@ -20,7 +20,7 @@ from mrlm.environments.shared.grading import (
     reply_lines,
     score_of,
 )
-from mrlm.environments.shared.rows import at_least, one_of
+from mrlm.environments.shared.rows import one_of, whole_number
 
 Mode = Literal["winner", "scores"]
 
@@ -83,7 +83,7 @@ class LLMJudge(Judge):
         if (agent is None) == (ask is None):
             raise ConfigError("an LLM judge needs either agent (the judging agent) or ask")
         one_of("mode", mode, get_args(Mode))
-        at_least("retries", retries, 0, whole=True)
+        whole_number(0, retries=retries)
         self.agent = agent
         self.mode: Mode = mode
         self.swap = swap

@@ -161,7 +161,7 @@ class RuleBasedJudge(Judge):
     """
 
     def __init__(self, margin: float = 0.02) -> None:
-        at_least("margin", margin, 0)
+        at_least(0, margin=margin)
         self.margin = margin
 
     def decide(

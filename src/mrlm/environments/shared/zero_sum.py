@@ -48,7 +48,6 @@ class Node:
     """A history of the game, with values for every deal at once.
 
     Args:
-        role: the role to move.
         keys: its information sets; a row of every table.
         rows: deal -> index of its information set, shape `[deals]`.
         member: 1 where a deal belongs to an information set, shape `[deals, information sets]`.
@@ -77,11 +76,7 @@ class Node:
 
 
 class GameTree:
-    """All histories of a game.
-
-    Args:
-        game: its rules.
-    """
+    """All histories of a game."""
 
     def __init__(self, game: CardGame) -> None:
         counts = Counter(game.deals)
@@ -251,9 +246,7 @@ def solve(game: CardGame, tolerance: float, most: int = 5000) -> dict[Seen, tupl
     predictive Blackwell approachability").
 
     Args:
-        game: its rules.
         tolerance: exploitability at which it is good enough.
-        most: iterations at most.
     """
     tree, strategy = GameTree(game), {}
     for iteration in range(1, most + 1):

@@ -46,7 +46,6 @@ class ToolRegistry(SharedByCopies):
         """Add a function or a tool, and return it, so that it can be used as a decorator.
 
         Args:
-            function: the function or the `Tool`.
             **options: options of `tool_of`, for a function: `name`, `description`, `quick`,
                 `deadline`.
 
