@@ -1,5 +1,5 @@
-"""What sandboxes share: the check of their settings, a second try when one fails, and the requests
-of a session."""
+"""Parts that sandboxes share: the check of their settings, a second try when one fails, and the
+requests of a session."""
 
 import json
 import secrets

@@ -207,7 +207,7 @@ class Sandbox(ABC, Generic[S]):
 
     async def session(
         self, program: str, files: Mapping[str, bytes] | None = None, limits: Limits | None = None
-    ) -> S:
+    ) -> Session:
         """Start a program that answers requests; `limits.wall` is the limit for its start.
 
         The program defines `answer(request)`; its return value is sent back. Requests and answers

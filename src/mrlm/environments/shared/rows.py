@@ -1,5 +1,6 @@
 """Rows of an environment: a training and a held-out split shared by all its copies."""
 
+import difflib
 import hashlib
 import inspect
 import logging
@@ -195,7 +196,10 @@ class RowTasks:
 def _choices(cls: type[Any]) -> dict[str, tuple[str, ...]]:
     """The arguments of a constructor in order, each with the words that it may be, if it is of a
     type `Literal`."""
-    hints = get_type_hints(cls.__init__)
+    try:
+        hints = get_type_hints(cls.__init__)
+    except NameError:  # a user's class may import types for type checkers only
+        return {}
     names = [*inspect.signature(cls.__init__).parameters][1:]
     literals = (name for name in names if get_origin(hints.get(name)) is Literal)
     return dict.fromkeys(names, ()) | {name: get_args(hints[name]) for name in literals}
@@ -255,7 +259,9 @@ def level_settings(
 def one_of(name: str, value: Any, choices: Sequence[str]) -> None:
     """Raise a `ConfigError` unless a setting is one of the known words."""
     if value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}{hint}")
 
 
 def penalty(name: str, value: Any) -> float:
