@@ -1,7 +1,5 @@
 """Files of rows: JSONL, JSON, CSV and parquet, read row by row, each row with its location."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 r"""The answer in a worked solution: after `####`, or in a `\boxed{}`."""
 
-from __future__ import annotations
-
 import re
 
 MAX_TEXT = 100_000

@@ -1,8 +1,6 @@
 """Rows for training in the forms of other projects: they are read as `messages`, `prompt` and
 `completion`, or `prompt`, `chosen` and `rejected`, or refused by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +24,6 @@ def training_row(row: Row, where: str, pairs: bool = False) -> Row:
         row: the row: in our form; of Alpaca (`instruction`, `input`, `output`, `history`); of
             ShareGPT (`conversations` of `from` and `value`); of KTO (`label`); or a pair of
             conversations that repeat their prompt, also with a system message of their own.
-        where: its location, for errors.
         pairs: whether it must be a preference pair.
 
     Returns:

@@ -1,8 +1,6 @@
 """Preparation of data sets for use without a network: their rows are checked and written unchanged
 into a folder that names the preset."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -2,8 +2,6 @@ r"""Data sets with short names: their hub ids, the meaning of their columns, the
 held-out splits. The table is `presets.yaml`; rows are read in `data/sources.py`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """Sources of rows: lists, files, folders, snapshots, presets and the hub, read row by row, each row
 with its location."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """Rows of data sets: reads lists, files, folders and hub ids into dictionaries, reports the exact
 location of malformed rows, and splits off held-out rows without leakage."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -146,7 +144,6 @@ def row_messages(value: Any, where: str = "row") -> list[Message]:
 
     Args:
         value: the text or the list; an object may have all fields of `read_message`.
-        where: its location, for errors.
 
     Raises:
         DataError: it is neither, or no text.

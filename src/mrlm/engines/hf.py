@@ -2,8 +2,6 @@
 learner. Every request has random numbers of its own, so that its result does not depend on the
 batch. The only text it handles is stop strings."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -44,7 +42,7 @@ class HFEngine(PolicyEngine):
         self.batch_size = batch_size
 
     @classmethod
-    def of(cls, model: Any, tokenizer: Any = None) -> HFEngine:
+    def of(cls, model: Any, tokenizer: Any = None) -> "HFEngine":
         """An engine for one model: a live one with its tokenizer, or a folder or hub id."""
         name = model if isinstance(model, str) else getattr(model, "name_or_path", "")
         if tokenizer is None:
@@ -118,7 +116,7 @@ class HFEngine(PolicyEngine):
                     cache.batch_select_indices(indices)
         return rows.completions(self.versions[name])
 
-    def _decode_anew(self, rows: _Rows, policy: Policy, name: str) -> list[Completion]:
+    def _decode_anew(self, rows: "_Rows", policy: Policy, name: str) -> list[Completion]:
         """Decode a batch with a module without a cache: the whole text is read for every token."""
         with policy.scoring(), torch.inference_mode(), policy.active() as model:
             ids, mask, last = rows.texts()

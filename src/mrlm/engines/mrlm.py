@@ -2,8 +2,6 @@
 it after every update. Completions are identical, bit by bit, to those of the engine in this
 process."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence

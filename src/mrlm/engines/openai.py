@@ -2,8 +2,6 @@
 serve`, most providers) on behalf of a frozen policy. The only file that imports the library
 `openai`."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +86,7 @@ class OpenAIEngine:
         self._refused: EndpointError | None = None
 
     @classmethod
-    def of(cls, endpoint: Mapping[str, Any]) -> OpenAIEngine:
+    def of(cls, endpoint: Mapping[str, Any]) -> "OpenAIEngine":
         """An engine for the keys of an endpoint, outside a run. Raises `ConfigError`: a key is
         unknown or missing."""
         names = list(signature(cls).parameters)[1:]

@@ -1,7 +1,5 @@
 """A trained reward model as a reward function: it scores conversations and does not sample."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -112,7 +110,7 @@ class RewardModel:
 
         return team_reward_model
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> RewardModel:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "RewardModel":
         return self
 
     def _sample(self, index: int, messages: list[Message]) -> Sample:

@@ -1,7 +1,5 @@
 """Returns scripted completions: for tests, and for measuring everything but the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,8 +1,6 @@
 """Samples through SGLang's server: token ids in and out with their log-probs, adapters by name,
 weights read from disk after every update, memory released between batches."""
 
-from __future__ import annotations
-
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """Samples through vLLM's server: completions of token ids with their log-probs, adapters by name,
 weights reloaded after every update, sleep mode between batches."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -1,8 +1,6 @@
 """A language model that writes an agent's next observation: the user turn after the agent's action,
 as trained by `SFT` in mode `world_model`."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import weakref
@@ -53,7 +51,7 @@ class WorldModel:
         self._lock = threading.Lock()
         self._batchers: weakref.WeakKeyDictionary[Any, Batcher] = weakref.WeakKeyDictionary()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> WorldModel:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "WorldModel":
         return self
 
     async def load(self) -> None:

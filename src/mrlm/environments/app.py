@@ -1,7 +1,5 @@
 """App: a program that calls agents through an OpenAI client, played as it is."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -15,7 +15,7 @@ from mrlm.environments.shared.lines import (
     turn_of,
     winner_of,
 )
-from mrlm.environments.shared.rows import at_least, at_most, level_settings
+from mrlm.environments.shared.rows import level_settings, whole_number
 
 COLUMNS = "123456789"
 LEVELS = {
@@ -96,8 +96,7 @@ class ConnectFourEnvironment(LineGame):
             LEVELS, level, height=height, width=width, line=line, opening=opening
         )
         for name, least, most in (("height", 2, 8), ("width", 2, 9), ("line", 3, 9)):
-            at_least(name, settings[name], least, whole=True)
-            at_most(name, settings[name], most)
+            whole_number(least, most, **{name: settings[name]})
         self.height: int = settings["height"]
         self.width: int = settings["width"]
         self.line: int = settings["line"]
@@ -107,7 +106,7 @@ class ConnectFourEnvironment(LineGame):
                 "columns; set a shorter one"
             )
         if depth is not None:
-            at_least("depth", depth, 1, whole=True)
+            whole_number(1, depth=depth)
         exact = self.height * self.width <= MOST_EXACT
         self.depth: int | None = depth or (None if exact else DEPTH)
         self.lines: Lines = all_lines(self.height, self.width, self.line)
@@ -208,9 +207,6 @@ def openings(rows: int, columns: int, line: int, marks: int) -> Openings:
 class Solver:
     """Values of positions by alpha-beta search on bit boards: a column has `rows + 1` bits from its
     lowest cell, the highest of which is always 0.
-
-    Args:
-        rows, columns, line: the board.
     """
 
     def __init__(self, rows: int, columns: int, line: int) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import random
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mrlm.core.board import Html, stacked
 from mrlm.core.environment import Split
@@ -12,7 +12,7 @@ from mrlm.core.types import Message, Reward, StepResult, Task
 from mrlm.environments.matrix import Joint, MatrixEnvironment
 from mrlm.environments.shared.games import Style, Teaches
 from mrlm.environments.shared.generators import first_of
-from mrlm.environments.shared.rows import agent_names, at_least, is_number, one_of, penalty
+from mrlm.environments.shared.rows import agent_names, at_least, is_number, penalty, whole_number
 
 Pay = Literal["common", "own"]
 Show = Literal["context", "table"]
@@ -77,14 +77,11 @@ class ContextualMatrixEnvironment(MatrixEnvironment):
         seed: int = 0,
     ) -> None:
         if contexts is not None:
-            at_least("contexts", contexts, 1, whole=True)
+            whole_number(1, contexts=contexts)
         elif show != "table":
             raise ConfigError("contexts=null makes a new table for every task; set show=table")
-        at_least("num_actions", num_actions, 2, whole=True)
-        at_least("noise", noise, 0)
-        one_of("reward", reward, get_args(Pay))
-        one_of("show", show, get_args(Show))
-        one_of("style", style, get_args(Style))
+        whole_number(2, num_actions=num_actions)
+        at_least(0, noise=noise)
         names = agent_names(agents)
         cells, most = num_actions ** len(names), MOST_CELLS[show]
         if num_actions > MOST_ACTIONS or cells > most or not is_number(noise):
@@ -173,7 +170,7 @@ class ContextualMatrixEnvironment(MatrixEnvironment):
         lines = [
             f"You are {agent}, one of {len(self.agents)} agents ({', '.join(self.agents)}). Each "
             "chooses an action without seeing the choices of the others; the joint action decides "
-            f"the reward, {whose}.",
+            f"the reward, {whose}."
         ]
         if self.show == "table":
             lines.append(f"Rewards by joint action, in the same order: {self._listed_table()}.")

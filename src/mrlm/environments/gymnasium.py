@@ -10,7 +10,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.libraries import LibraryEnvironment, by_prefix, finite, said
-from mrlm.environments.shared.rows import agent_names, at_least, one_of
+from mrlm.environments.shared.rows import agent_names, at_least, one_of, whole_number
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 Render = Callable[..., str]
@@ -82,8 +82,8 @@ class GymnasiumEnvironment(LibraryEnvironment):
     ) -> None:
         super().__init__(id, options, seed)
         one_of("style", style, ("full", "short"))
-        at_least("illegal", illegal, 0)
-        at_least("max_turns", 1 if max_turns is None else max_turns, 1, whole=True)
+        at_least(0, illegal=illegal)
+        whole_number(1, max_turns=1 if max_turns is None else max_turns)
         if isinstance(render, str) and ":" not in render:
             one_of("render", render, ("auto", "ansi", "observation"))
         self.agents: tuple[str, ...] = agent_names(agents, 1)

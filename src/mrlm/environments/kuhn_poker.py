@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
-from mrlm.core.errors import ConfigError
 from mrlm.environments.shared import zero_sum
 from mrlm.environments.shared.games import Opponent, Style, Teaches
 from mrlm.environments.shared.poker import PokerGame
@@ -76,9 +75,7 @@ class KuhnPokerEnvironment(PokerGame):
     ) -> None:
         self.game = KUHN
         super().__init__(agents, num_hands, illegal, opponent, seat, teaches, style, seed)
-        at_least("alpha", alpha, 0)
-        if alpha > 1 / 3:
-            raise ConfigError(f"alpha must be at most 1/3, not {alpha!r}")
+        at_least(0, 1 / 3, alpha=alpha)
         self.alpha = alpha
         self.max_turns: int | None = 3 * num_hands
 

@@ -8,7 +8,7 @@ from mrlm.core.board import Cell
 from mrlm.environments.shared import zero_sum
 from mrlm.environments.shared.games import Opponent, Style, Teaches
 from mrlm.environments.shared.poker import PokerGame
-from mrlm.environments.shared.rows import at_least, at_most, level_settings
+from mrlm.environments.shared.rows import level_settings, whole_number
 from mrlm.environments.shared.zero_sum import Policy, Seen
 
 RANKS = "9TJQKA"
@@ -36,7 +36,6 @@ class LeducRules:
     the one that is revealed after the first round, of two suits that are never shown.
 
     Args:
-        ranks: number of ranks.
         raises: bets and raises in a round at most, of both players together.
     """
 
@@ -137,12 +136,8 @@ class LeducEnvironment(PokerGame):
         settings = level_settings(LEVELS, level, ranks=ranks, raises=raises)
         self.ranks: int = settings["ranks"]
         self.raises: int = settings["raises"]
-        for name, value, least, most in (
-            ("ranks", self.ranks, 2, 6),
-            ("raises", self.raises, 1, 3),
-        ):
-            at_least(name, value, least, whole=True)
-            at_most(name, value, most)
+        whole_number(2, 6, ranks=self.ranks)
+        whole_number(1, 3, raises=self.raises)
         self.game = self._rules = leduc_rules(self.ranks, self.raises)
         super().__init__(agents, num_hands, illegal, opponent, seat, teaches, style, seed)
         self.max_turns: int | None = len(SIZES) * (self.raises + 2) * num_hands

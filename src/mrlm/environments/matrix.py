@@ -6,14 +6,14 @@ import random
 import re
 from collections.abc import Sequence
 from string import ascii_uppercase
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, is_number, one_of
+from mrlm.environments.shared.rows import RowTasks, agent_names, is_number, whole_number
 from mrlm.environments.shared.text import only_word
 
 Game = Literal["climbing", "penalty", "xor", "bandit", "custom"]
@@ -74,8 +74,7 @@ class MatrixEnvironment(RowTasks, Environment):
         rounds: int = 1,
         teaches: Literal["best", "any"] = "best",
     ) -> None:
-        at_least("rounds", rounds, 1, whole=True)
-        one_of("teaches", teaches, ("best", "any"))
+        whole_number(1, rounds=rounds)
         table = _table(game, None if agents is None else len(agent_names(agents)), payoffs, k)
         sizes, rewards = _flattened(table)
         self.sizes: tuple[int, ...] = sizes
@@ -185,7 +184,6 @@ class MatrixEnvironment(RowTasks, Environment):
 
 def _table(game: Game, num_agents: int | None, payoffs: Sequence[Any] | None, k: float) -> Any:
     """The rewards of a game as nested lists."""
-    one_of("game", game, get_args(Game))
     if payoffs is not None and game not in ("custom", "bandit"):
         raise ConfigError(f"game={game!r} has its own table; payoffs requires game='custom'")
     if game == "custom" and payoffs is None:

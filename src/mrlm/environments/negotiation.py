@@ -12,7 +12,7 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.environments.shared.games import Opponent, Style, Teaches, TurnGame
-from mrlm.environments.shared.rows import at_least, is_held_out, one_of, penalty
+from mrlm.environments.shared.rows import is_held_out, penalty, whole_number
 
 NAMES = ("books", "hats", "balls", "pens")
 POINTS = 10
@@ -89,11 +89,8 @@ class NegotiationEnvironment(TurnGame):
         seed: int = 0,
     ) -> None:
         super().__init__(agents, opponent, seat, teaches, style)
-        one_of("reward", reward, ("selfish", "cooperative", "fair"))
-        at_least("kinds", kinds, 2, whole=True)
-        at_least("max_turns", max_turns, 2, whole=True)
-        if kinds > len(NAMES):
-            raise ConfigError(f"kinds must be at most {len(NAMES)}, not {kinds}")
+        whole_number(2, len(NAMES), kinds=kinds)
+        whole_number(2, max_turns=max_turns)
         self.reward: Literal["selfish", "cooperative", "fair"] = reward
         self.kinds = kinds
         self.max_turns: int | None = max_turns

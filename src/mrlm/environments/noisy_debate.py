@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
@@ -16,7 +16,7 @@ from mrlm.environments.debate import DebateEnvironment, DebateVerdict, Speech, T
 from mrlm.environments.debate.topics import only_answer
 from mrlm.environments.shared.games import Style, Teaches
 from mrlm.environments.shared.generators import first_of
-from mrlm.environments.shared.rows import at_least, built, is_held_out, one_of, row_matters
+from mrlm.environments.shared.rows import at_least, built, is_held_out, row_matters, whole_number
 
 WrongBy = Literal["question", "answer"]
 Rewarded = Literal["every", "last"]
@@ -37,8 +37,8 @@ class Sums:
     """
 
     def __init__(self, max_number: int = 9, terms: int = 2, seed: int = 0) -> None:
-        at_least("max_number", max_number, 1, whole=True)
-        at_least("terms", terms, 2, whole=True)
+        whole_number(1, max_number=max_number)
+        whole_number(2, terms=terms)
         self.max_number: int = max_number
         self.terms: int = terms
         self.seed: int = seed
@@ -122,13 +122,7 @@ class NoisyDebateEnvironment(DebateEnvironment):
         on_bad_row: OnBadRow = "raise",
         seed: int = 0,
     ) -> None:
-        at_least("wrong", wrong, 0)
-        one_of("wrong_by", wrong_by, get_args(WrongBy))
-        one_of("rewarded", rewarded, get_args(Rewarded))
-        one_of("share", share, get_args(Share))
-        one_of("teaches", teaches, get_args(Teaches))
-        if wrong > 1:
-            raise ConfigError(f"wrong must be a probability from 0 to 1, not {wrong!r}")
+        at_least(0, 1, wrong=wrong)
         self.wrong: float = wrong
         self.wrong_by: WrongBy = wrong_by
         self.rewarded: Rewarded = rewarded

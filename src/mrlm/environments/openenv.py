@@ -11,7 +11,7 @@ from typing import Any
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.libraries import LibraryEnvironment, called, finite, said
-from mrlm.environments.shared.rows import agent_names, at_least
+from mrlm.environments.shared.rows import agent_names, at_least, whole_number
 from mrlm.environments.shared.spaces import shown
 
 OWN = ("done", "reward", "metadata")
@@ -72,9 +72,9 @@ class OpenEnvEnvironment(LibraryEnvironment):
         seed: int = 0,
     ) -> None:
         super().__init__(url.rstrip("/"), reset, seed)
-        at_least("malformed", malformed, 0)
-        at_least("max_turns", max_turns, 1, whole=True)
-        at_least("timeout", timeout, 0.01)
+        at_least(0, malformed=malformed)
+        whole_number(1, max_turns=max_turns)
+        at_least(0.01, timeout=timeout)
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"openenv: url must begin with http:// or https://, not {url!r}")
         self.url: str = self.id

@@ -1,22 +1,13 @@
 """Plan path: a way through a grid with walls, by one agent, or by a planner and an executor."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import ClassVar
 
-from mrlm.core.board import Html
 from mrlm.core.errors import ConfigError
-from mrlm.environments.shared.grids import (
-    WALL,
-    distances,
-    drawn,
-    followed,
-    neighbours,
-    read_moves,
-    wandered,
-)
-from mrlm.environments.shared.planning import Levels, Moves, PlanningEnvironment
+from mrlm.environments.shared.grids import WALL, GridMoves, distances, neighbours
+from mrlm.environments.shared.planning import Levels, PlanningEnvironment
 
 FREE, PLAYER, GOAL, ARRIVED = ".", "@", "G", "+"
 SHOWN = {WALL: ("■", "dim"), FREE: ("", ""), GOAL: ("★", "win"), PLAYER: ("☻", "player0 move")}
@@ -25,7 +16,7 @@ THINNER = 0.95
 """Factor of the density of walls after a grid without a long enough way."""
 
 
-class PlanPathEnvironment(PlanningEnvironment):
+class PlanPathEnvironment(GridMoves, PlanningEnvironment):
     """A grid with walls (`#`), a player (`@`) and a goal (`G`). An answer is a text of moves, such
     as `RRDL`; a move into a wall or off the grid ends the answer and is a mistake. The moves of an
     episode that is solved lead to the goal within `rounds` answers of at most `moves`.
@@ -41,6 +32,8 @@ class PlanPathEnvironment(PlanningEnvironment):
     """
 
     label: ClassVar[str] = "plan_path"
+    free: ClassVar[str] = FREE
+    shown: ClassVar[Mapping[str, tuple[str, str]]] = SHOWN
     levels: ClassVar[Levels] = (
         {"size": 3, "walls": 0.0, "moves": 1, "rounds": 2},
         {"size": 3, "walls": 0.1, "moves": 2, "rounds": 2},
@@ -94,34 +87,21 @@ class PlanPathEnvironment(PlanningEnvironment):
             return f"{GOAL} cannot be reached from {PLAYER}"
         return None
 
-    def read(self, text: str) -> list[str] | None:
-        return read_moves(text)
-
-    def carried(self, board: str, moves: Moves) -> tuple[str, list[str], list[str]]:
-        boards, failed = followed(board, moves, moved, lambda board: ARRIVED in board)
-        return boards[-1], list(moves[: len(boards) - 1]), failed
-
     def value(self, board: str) -> float:
         return max(-1.0, 1.0 - length(board) / length(self.start))
 
-    def best(self, board: str) -> list[str]:
-        moves: list[str] = []
-        while (left := length(board)) > 0:
-            around = neighbours(self.size)[player(board)]
-            nearer = (move for move in around if length(moved(board, move)) == left - 1)
-            moves.append(next(nearer))
-            board = moved(board, moves[-1])
-        return moves
+    def moved(self, board: str, move: str) -> str:
+        at, ground = player(board), empty(board)
+        to = neighbours(self.size)[at].get(move)
+        if to is None or ground[to] == WALL:
+            return board
+        return ground[:to] + (ARRIVED if ground[to] == GOAL else PLAYER) + ground[to + 1 :]
 
-    def anything(self, board: str, rng: random.Random) -> list[str]:
-        return list(wandered(rng, board, self.moves, moved))
+    def player(self, board: str) -> int:
+        return player(board)
 
-    def touched(self, board: str, moves: Moves) -> list[int]:
-        boards, _ = followed(board, moves, moved, lambda board: ARRIVED in board)
-        return [player(step) for step in boards]
-
-    def picture(self, last: Sequence[int], proposed: Sequence[int]) -> Html:
-        return drawn(self.board, SHOWN, FREE, last, proposed)
+    def distance(self, board: str) -> int:
+        return length(board)
 
     def left(self) -> str:
         distance = length(self.board)
@@ -136,15 +116,6 @@ def player(board: str) -> int:
 def empty(board: str) -> str:
     """The board without its player."""
     return board.replace(PLAYER, FREE).replace(ARRIVED, GOAL)
-
-
-def moved(board: str, move: str) -> str:
-    """The board after a move; the same board if it is impossible."""
-    at, ground = player(board), empty(board)
-    to = neighbours(int(len(board) ** 0.5))[at].get(move)
-    if to is None or ground[to] == WALL:
-        return board
-    return ground[:to] + (ARRIVED if ground[to] == GOAL else PLAYER) + ground[to + 1 :]
 
 
 def length(board: str) -> int:

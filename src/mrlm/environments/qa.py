@@ -12,7 +12,6 @@ from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
-from mrlm.environments.shared.rows import one_of
 from mrlm.environments.shared.text import exact_match, f1, tagged
 
 SYSTEM_PROMPT = "Answer the question in as few words as possible."
@@ -62,7 +61,6 @@ class QASolverEnv(QuestionEnvironment):
         seed: int = 0,
         agents: str | Sequence[str] = "agent",
     ) -> None:
-        one_of("reward", reward, ("em", "f1"))
         super().__init__(agents)
         self.system_prompt: str = SYSTEM_PROMPT if custom_sys_prompt is None else custom_sys_prompt
         self.reward = reward

@@ -87,8 +87,8 @@ class ReasoningGymEnvironment(QuestionEnvironment):
     ) -> None:
         needed("reasoning_gym")
         super().__init__(agents, max_attempts, max_turns)
-        at_least("malformed", malformed, 0)
-        at_least("timeout", timeout, 0.01)
+        at_least(0, malformed=malformed)
+        at_least(0.01, timeout=timeout)
         self.dataset = dataset
         self.config: dict[str, Any] = dict(config or {})
         self.tags = tags

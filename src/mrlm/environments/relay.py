@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from itertools import accumulate, islice, pairwise, product
 from string import ascii_lowercase
-from typing import Literal, get_args
+from typing import Literal
 
 from mrlm.core.board import Html, table
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, is_held_out, one_of
+from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, is_held_out, whole_number
 
 Style = Literal["short", "full", "question"]
 NUMBER = re.compile(r"-?\d+")
@@ -67,11 +67,8 @@ class RelayEnvironment(RowTasks, Environment):
         style: Style = "short",
         partial_weight: float = 0.0,
     ) -> None:
-        at_least("max_number", max_number, 1, whole=True)
-        at_least("max_message", max_message, 1, whole=True)
-        one_of("style", style, get_args(Style))
-        if not 0.0 <= partial_weight <= 1.0:
-            raise ConfigError(f"partial_weight must be from 0 to 1, not {partial_weight}")
+        whole_number(1, max_number=max_number, max_message=max_message)
+        at_least(0, 1, partial_weight=partial_weight)
         self.partial_weight = partial_weight
         self.terms: tuple[int, ...] = _terms(terms)
         self._ends = [0, *accumulate(self.terms)]

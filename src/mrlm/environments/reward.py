@@ -1,8 +1,6 @@
 """Reward function: rows of a data set as prompts, answered by every agent in one or several turns,
 and scored by the user's own function."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +13,7 @@ from mrlm.core.prompt_template import PromptTemplate, by_agent
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, row_messages
-from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least, one_of
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, whole_number
 from mrlm.environments.shared.scoring import JointSample, RewardCalls, Scorers, user_function
 from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessors
 from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
@@ -113,7 +111,6 @@ class RewardEnvironment(RowTasks, Environment):
         seed: int = 0,
     ) -> None:
         self.agents: tuple[str, ...] = _agent_names(agents, num_agents)
-        one_of("reward_model_reads", reward_model_reads, ("agent", "team"))
         if reward_model is not None:
             listed = list(reward_func) if isinstance(reward_func, list | tuple) else [reward_func]
             scorer = load("engines", "reward_model")(reward_model)
@@ -153,7 +150,7 @@ class RewardEnvironment(RowTasks, Environment):
             info["row_prompt"] = row["prompt"]
         return Task(name, prompt, row.get("answer"), seed, info)
 
-    def with_turns(self, settings: Mapping[str, Any]) -> RewardEnvironment:
+    def with_turns(self, settings: Mapping[str, Any]) -> "RewardEnvironment":
         """A copy with the workflow's turn settings, unless it has its own. Raises `ConfigError`: a
         setting differs from the workflow's, there are several turns and no `external_transition`,
         or vice versa."""
@@ -281,7 +278,7 @@ class RewardEnvironment(RowTasks, Environment):
 def _agent_names(agents: Sequence[str] | str | None, num_agents: int | None) -> tuple[str, ...]:
     if num_agents is None:
         return agent_names("agent" if agents is None else agents)
-    at_least("num_agents", num_agents, 1, whole=True)
+    whole_number(1, num_agents=num_agents)
     if agents is not None:
         return agent_names(agents, num_agents)
     return ("agent",) if num_agents == 1 else tuple(f"agent_{index}" for index in range(num_agents))

@@ -5,7 +5,6 @@ import random
 import re
 from collections.abc import Sequence
 from string import ascii_uppercase
-from typing import get_args
 
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Environment, Split
@@ -13,7 +12,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style, Teaches
-from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, one_of, penalty
+from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, penalty, whole_number
 from mrlm.environments.shared.text import only_word
 
 
@@ -67,13 +66,11 @@ class SignallingEnvironment(RowTasks, Environment):
         teaches: Teaches = "best",
         seed: int = 0,
     ) -> None:
-        at_least("states", states, 2, whole=True)
-        at_least("relays", relays, 0, whole=True)
-        at_least("cost", cost, 0)
-        one_of("style", style, get_args(Style))
-        one_of("teaches", teaches, get_args(Teaches))
+        whole_number(2, states=states)
+        whole_number(0, relays=relays)
+        at_least(0, cost=cost)
         self.signals: tuple[str, ...] = _signals(states if signals is None else signals)
-        at_least("alignment", alignment, 0)
+        at_least(0, alignment=alignment)
         if not 0 < alignment <= 1 or cost > alignment:
             raise ConfigError(
                 f"alignment={alignment!r} must be above 0 and at most 1, and cost={cost!r} at most "
@@ -199,7 +196,7 @@ class SignallingEnvironment(RowTasks, Environment):
 def _signals(signals: int | Sequence[str]) -> tuple[str, ...]:
     """The signals, from their number or as words."""
     if isinstance(signals, int):
-        at_least("signals", signals, 1, whole=True)
+        whole_number(1, signals=signals)
         words = tuple(ascii_uppercase[:signals])
         if signals > len(words):
             raise ConfigError(

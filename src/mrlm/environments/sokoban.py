@@ -6,10 +6,9 @@ from functools import lru_cache
 from math import comb
 from typing import ClassVar
 
-from mrlm.core.board import Html
 from mrlm.core.errors import ConfigError
-from mrlm.environments.shared.grids import WALL, drawn, followed, neighbours, read_moves, wandered
-from mrlm.environments.shared.planning import Levels, Moves, PlanningEnvironment
+from mrlm.environments.shared.grids import WALL, GridMoves, neighbours
+from mrlm.environments.shared.planning import Levels, PlanningEnvironment
 
 FLOOR, TARGET, BOX, STORED, PLAYER, ON_TARGET = "-.$*@+"
 SHOWN = {
@@ -29,7 +28,7 @@ State = tuple[int, tuple[int, ...]]
 """Cells of the player and of the boxes, in order."""
 
 
-class SokobanEnvironment(PlanningEnvironment):
+class SokobanEnvironment(GridMoves, PlanningEnvironment):
     """A grid with walls (`#`), floor (`-`), targets (`.`), boxes (`$`, and `*` on a target) and a
     player (`@`, and `+` on a target), in the notation of XSB files. An answer is a text of moves
     such as `RRDL`; a move into a box pushes it, if the cell behind is free. A move that is not
@@ -50,6 +49,8 @@ class SokobanEnvironment(PlanningEnvironment):
     """
 
     label: ClassVar[str] = "sokoban"
+    free: ClassVar[str] = FLOOR
+    shown: ClassVar[Mapping[str, tuple[str, str]]] = SHOWN
     levels: ClassVar[Levels] = (
         {"size": 5, "walls": 0.0, "boxes": 1, "longest": 3, "moves": 3, "rounds": 2},
         {"size": 5, "walls": 0.0, "boxes": 1, "longest": 6, "moves": 3, "rounds": 4},
@@ -127,13 +128,6 @@ class SokobanEnvironment(PlanningEnvironment):
             return "it is solved already" if remaining(board) == 0 else "it has no solution"
         return None
 
-    def read(self, text: str) -> list[str] | None:
-        return read_moves(text)
-
-    def carried(self, board: str, moves: Moves) -> tuple[str, list[str], list[str]]:
-        boards, failed = followed(board, moves, pushed, lambda board: BOX not in board)
-        return boards[-1], list(moves[: len(boards) - 1]), failed
-
     def value(self, board: str) -> float:
         left, all_of_it = remaining(board), remaining(self.start)
         assert all_of_it, "a task's board has a solution"
@@ -142,23 +136,23 @@ class SokobanEnvironment(PlanningEnvironment):
     def lost(self, board: str) -> bool:
         return remaining(board) is None
 
-    def best(self, board: str) -> list[str]:
-        moves: list[str] = []
-        while left := remaining(board):
-            near = (move for move in BACK if remaining(pushed(board, move)) == left - 1)
-            moves.append(next(near))
-            board = pushed(board, moves[-1])
-        return moves
+    def moved(self, board: str, move: str) -> str:
+        around, (at, boxes) = neighbours(self.size), state_of(board)
+        to = around[at][move]
+        if board[to] == WALL:
+            return board
+        if to in boxes:
+            behind = around[to][move]
+            if board[behind] == WALL or behind in boxes:
+                return board
+            boxes = tuple(behind if box == to else box for box in boxes)
+        return placed(ground_of(board), (to, tuple(sorted(boxes))))
 
-    def anything(self, board: str, rng: random.Random) -> list[str]:
-        return list(wandered(rng, board, self.moves, pushed))
+    def player(self, board: str) -> int:
+        return state_of(board)[0]
 
-    def touched(self, board: str, moves: Moves) -> list[int]:
-        boards, _ = followed(board, moves, pushed, lambda board: BOX not in board)
-        return [state_of(step)[0] for step in boards]
-
-    def picture(self, last: Sequence[int], proposed: Sequence[int]) -> Html:
-        return drawn(self.board, SHOWN, FLOOR, last, proposed)
+    def distance(self, board: str) -> int | None:
+        return remaining(board)
 
     def left(self) -> str:
         distance = remaining(self.board)
@@ -188,20 +182,6 @@ def placed(ground: str, state: State) -> str:
         cells[box] = STORED if ground[box] == TARGET else BOX
     cells[at] = ON_TARGET if ground[at] == TARGET else PLAYER
     return "".join(cells)
-
-
-def pushed(board: str, move: str) -> str:
-    """The board after a move; the same board if it is impossible."""
-    around, (at, boxes) = neighbours(int(len(board) ** 0.5)), state_of(board)
-    to = around[at][move]
-    if board[to] == WALL:
-        return board
-    if to in boxes:
-        behind = around[to][move]
-        if board[behind] == WALL or behind in boxes:
-            return board
-        boxes = tuple(behind if box == to else box for box in boxes)
-    return placed(ground_of(board), (to, tuple(sorted(boxes))))
 
 
 def remaining(board: str) -> int | None:

@@ -12,7 +12,7 @@ from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.shared.content import content
 from mrlm.environments.shared.generators import first_of
-from mrlm.environments.shared.rows import ABOVE_NOTHING, at_least, row_matters
+from mrlm.environments.shared.rows import ABOVE_NOTHING, row_matters, whole_number
 from mrlm.environments.shared.texts import TextEnvironment, plain
 from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import FUNCTION_WORDS, tokens, words_of
@@ -81,7 +81,7 @@ class SummarizationEnvironment(TextEnvironment):
         default = GENERATED if dataset is None else FROM_ROWS
         super().__init__(default if weights is None else weights, judge, agents, ("facts",))
         self.max_words: int = max_words or (24 if dataset is None else 80)
-        at_least("max_words", self.max_words, 1, whole=True)
+        whole_number(1, max_words=self.max_words)
         self.instruction: str = instruction.replace("{words}", str(self.max_words))
         self.seed: int = seed
         if self.expert_return is not None:

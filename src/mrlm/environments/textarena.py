@@ -11,7 +11,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.libraries import Chance, LibraryEnvironment, called, finite, said
-from mrlm.environments.shared.rows import agent_names, at_least
+from mrlm.environments.shared.rows import agent_names, at_least, whole_number
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -67,8 +67,8 @@ class TextArenaEnvironment(LibraryEnvironment):
         seed: int = 0,
     ) -> None:
         super().__init__(id, options, seed)
-        at_least("illegal", illegal, 0)
-        at_least("max_turns", max_turns, 1, whole=True)
+        at_least(0, illegal=illegal)
+        whole_number(1, max_turns=max_turns)
         self.opening: str = f"A game of {id}."
         self.illegal: float = float(illegal)
         self.max_turns: int | None = max_turns

@@ -11,7 +11,7 @@ from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.shared.content import content
 from mrlm.environments.shared.generators import first_of
-from mrlm.environments.shared.rows import one_of, row_matters
+from mrlm.environments.shared.rows import row_matters
 from mrlm.environments.shared.texts import TextEnvironment
 from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import tokens
@@ -82,7 +82,6 @@ class TranslationEnvironment(TextEnvironment):
         agents: str | Sequence[str] = "agent",
     ) -> None:
         super().__init__(WEIGHTS if weights is None else weights, judge, agents, ())
-        one_of("direction", direction, ("to_english", "from_english"))
         built_in = ("Norvi", "English") if direction == "to_english" else ("English", "Norvi")
         names = tuple(languages or (built_in if dataset is None else ("source", "target")))
         if len(names) != 2:

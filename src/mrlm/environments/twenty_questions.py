@@ -10,7 +10,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.environments.shared.content import content
 from mrlm.environments.shared.games import Opponent, Style, Teaches, TurnGame
-from mrlm.environments.shared.rows import at_least, is_held_out, is_number, one_of, penalty
+from mrlm.environments.shared.rows import is_held_out, is_number, penalty, whole_number
 from mrlm.environments.shared.text import only_word
 
 _TABLE = content(__file__)
@@ -92,16 +92,13 @@ class TwentyQuestionsEnvironment(TurnGame):
     ) -> None:
         default = "either" if opponent == "agent" else "asker"
         super().__init__(agents, opponent, seat or default, teaches, style)
-        at_least("max_questions", max_questions, 2, whole=True)
-        one_of("answerer_reward", answerer_reward, ("team", "truth"))
+        whole_number(2, max_questions=max_questions)
         if opponent == "random" and self.seat != "answerer":
             raise ConfigError(
                 "opponent='random' requires seat='answerer', as the answers must be true"
             )
         if num_things is not None:
-            at_least("num_things", num_things, 2, whole=True)
-            if num_things > len(THINGS):
-                raise ConfigError(f"num_things must be at most {len(THINGS)}, not {num_things}")
+            whole_number(2, len(THINGS), num_things=num_things)
         if not is_number(speed) or not 0 <= speed < 1:
             raise ConfigError(f"speed must be a number from 0 to 1, exclusive, not {speed!r}")
         self.max_questions = max_questions

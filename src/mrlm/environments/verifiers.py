@@ -13,7 +13,7 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
 from mrlm.environments.shared.libraries import finite, needed, said
 from mrlm.environments.shared.questions import QuestionEnvironment
-from mrlm.environments.shared.rows import SharedByCopies, at_least, is_held_out
+from mrlm.environments.shared.rows import SharedByCopies, at_least, is_held_out, whole_number
 
 
 class VerifierRows(SharedByCopies):
@@ -63,8 +63,8 @@ class VerifiersEnvironment(QuestionEnvironment):
         agents: str | Sequence[str] = "agent",
     ) -> None:
         needed("verifiers")
-        at_least("malformed", malformed, 0)
-        at_least("max_tasks", max_tasks, 1, whole=True)
+        at_least(0, malformed=malformed)
+        whole_number(1, max_tasks=max_tasks)
         super().__init__(agents)
         self.malformed: float = float(malformed)
         self.answer = answer

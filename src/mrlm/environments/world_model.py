@@ -1,7 +1,5 @@
 """World model: a language model plays the environment, and writes the agent's observations."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import inspect
@@ -16,7 +14,7 @@ from mrlm.core.sampling import SamplingParams, takes_sampling
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
-from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, at_least, others
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others, whole_number
 from mrlm.environments.shared.scoring import JointSample, Scorers, user_function
 
 
@@ -76,7 +74,7 @@ class WorldModelEnvironment(RowTasks, Environment):
         **sampling: Any,
     ) -> None:
         _check_model(model)
-        at_least("max_turns", max_turns, 1, whole=True)
+        whole_number(1, max_turns=max_turns)
         self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.max_turns: int | None = max_turns
         self.system_prompt = system_prompt
@@ -102,7 +100,7 @@ class WorldModelEnvironment(RowTasks, Environment):
         prompt = prompt if prompt[0].role is Role.SYSTEM else [*self._system(), *prompt]
         return Task(name, prompt, row.get("answer"), seed, others(row))
 
-    def spawn(self) -> WorldModelEnvironment:
+    def spawn(self) -> "WorldModelEnvironment":
         clone = copy.copy(self)
         clone._talk = copy.deepcopy(self._talk)
         return clone

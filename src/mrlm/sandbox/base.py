@@ -1,54 +1,21 @@
-"""The bases of sandboxes and of their sessions: the check of a program before it runs, a second try
-when a sandbox fails, and the requests of a session."""
-
-from __future__ import annotations
+"""Parts that sandboxes share: the check of their settings, a second try when one fails, and the
+requests of a session."""
 
 import json
 import secrets
 import struct
 import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePosixPath
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.sync_async import in_thread
-from mrlm.sandbox.types import (
-    AnswerError,
-    Limits,
-    SandboxError,
-    SandboxResult,
-    Session,
-    SessionEnded,
-    Status,
-)
+from mrlm.sandbox.types import AnswerError, SandboxError, SandboxResult, SessionEnded, Status
 
-S = TypeVar("S", bound=Session)
 MOST_ANSWER = 1 << 20
 """Most bytes of an answer."""
-MOST_PROGRAM = 1 << 20
-"""Most bytes of a program."""
-
-
-def unfit(program: str, stdin: str, files: Mapping[str, bytes]) -> str:
-    """The reason why a program cannot be run at all; empty if it can."""
-    for name, text in (("program", program), ("standard input", stdin)):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            return f"the {name} is not valid Unicode: {error.reason} at {error.start}"
-    if "\0" in program:
-        return "the program has a NUL character in it"
-    if len(program) > MOST_PROGRAM:
-        return f"the program is longer than {MOST_PROGRAM} characters"
-    for path in files:
-        parts = PurePosixPath(path).parts
-        if not parts or ".." in parts or path.startswith("/") or "\0" in path or len(path) > 200:
-            return f"{path!r} is not a path inside the working folder"
-    return ""
 
 
 def tried_twice(work: Callable[[], SandboxResult]) -> SandboxResult:
@@ -74,50 +41,6 @@ def check_positive(kind: str, **values: float) -> None:
     for word, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
             raise ConfigError(f"{word} of a {kind} sandbox must be positive, not {value!r}")
-
-
-class CheckedSandbox(ABC, Generic[S]):
-    """A sandbox that refuses unfit programs, and closes its sessions with itself."""
-
-    name: str
-
-    def __init__(self, limits: Limits | None) -> None:
-        self.limits: Limits = limits or Limits()
-        self._sessions: weakref.WeakSet[S] = weakref.WeakSet()
-
-    def __deepcopy__(self, memo: object) -> CheckedSandbox[S]:
-        return self  # environments are copied for every episode; the copies share their sandbox
-
-    async def run(
-        self,
-        program: str,
-        stdin: str = "",
-        files: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
-    ) -> SandboxResult:
-        if refused := unfit(program, stdin, files or {}):
-            return SandboxResult("refused", reason=refused)
-        return await self._run(program, stdin, files or {}, limits or self.limits)
-
-    async def session(
-        self, program: str, files: Mapping[str, bytes] | None = None, limits: Limits | None = None
-    ) -> S:
-        if refused := unfit(program, "", files or {}):
-            raise SessionEnded("refused", refused)
-        made = await self._session(program, files or {}, limits or self.limits)
-        self._sessions.add(made)
-        return made
-
-    @abstractmethod
-    async def _run(
-        self, program: str, stdin: str, files: Mapping[str, bytes], limits: Limits
-    ) -> SandboxResult: ...
-
-    @abstractmethod
-    async def _session(self, program: str, files: Mapping[str, bytes], limits: Limits) -> S: ...
-
-    @abstractmethod
-    def close(self) -> None: ...
 
 
 class FramedSession(ABC):

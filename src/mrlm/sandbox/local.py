@@ -1,7 +1,5 @@
 """A sandbox on this machine: reusable workers, one program per core at a time, and sessions."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import copy
@@ -18,20 +16,27 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from mrlm.core.operating_system import processors
-from mrlm.sandbox.base import CheckedSandbox, FramedSession, tried_twice, unfit
+from mrlm.sandbox.base import FramedSession, tried_twice
 from mrlm.sandbox.tiers import Tier
-from mrlm.sandbox.types import Limits, SandboxError, SandboxResult, SessionEnded, Status
+from mrlm.sandbox.types import (
+    Limits,
+    Sandbox,
+    SandboxError,
+    SandboxResult,
+    SessionEnded,
+    Status,
+    unfit,
+)
 from mrlm.sandbox.workers import RunningProgram, SandboxWorker, run
 
 T = TypeVar("T")
 NEVER = threading.Event()
 
 
-class LocalSandbox(CheckedSandbox["LocalSession"]):
+class LocalSandbox(Sandbox["LocalSession"]):
     """A sandbox that runs programs in processes of this machine.
 
     Args:
-        tier: the isolation.
         limits: default limits of programs.
         workers: most concurrent programs; by default, the number of cores. Others wait, and their
             time begins when they start.
@@ -62,7 +67,7 @@ class LocalSandbox(CheckedSandbox["LocalSession"]):
         """Whether it is closed in this process."""
         return self._closed or self._owner != os.getpid()
 
-    def with_limits(self, limits: Limits) -> LocalSandbox:
+    def with_limits(self, limits: Limits) -> "LocalSandbox":
         other = copy.copy(self)
         other.limits = limits
         return other
@@ -100,7 +105,7 @@ class LocalSandbox(CheckedSandbox["LocalSession"]):
 
     async def _session(
         self, program: str, files: Mapping[str, bytes], limits: Limits
-    ) -> LocalSession:
+    ) -> "LocalSession":
         return await self.in_turn(lambda: LocalSession(self, program.encode(), files, limits))
 
     async def in_turn(self, work: Callable[[], T]) -> T:

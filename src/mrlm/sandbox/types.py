@@ -1,11 +1,12 @@
 """The interface of sandboxes for untrusted code: limits, results, and what every sandbox does."""
 
-from __future__ import annotations
-
 import math
+import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from pathlib import PurePosixPath
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 from mrlm.core.errors import ConfigError, MRLMError
 
@@ -17,6 +18,8 @@ Status = Literal[
 the program or its files cannot be run), `infra_error` (the sandbox failed, not the program)."""
 
 MIB = 1 << 20
+MOST_PROGRAM = MIB
+"""Most bytes of a program."""
 
 
 class SandboxError(MRLMError):
@@ -71,7 +74,7 @@ class Limits:
         """CPU time in whole seconds, as the kernel counts it."""
         return math.ceil(self.wall if self.cpu is None else self.cpu)
 
-    def with_wall(self, seconds: float) -> Limits:
+    def with_wall(self, seconds: float) -> "Limits":
         """The same limits with another deadline."""
         return replace(self, wall=seconds)
 
@@ -145,12 +148,40 @@ class SessionEnded(Exception):
         self.reason = reason
 
 
-@runtime_checkable
-class Sandbox(Protocol):
-    """Runs untrusted Python programs."""
+S = TypeVar("S", bound=Session)
+
+
+def unfit(program: str, stdin: str, files: Mapping[str, bytes]) -> str:
+    """The reason why a program cannot be run at all; empty if it can."""
+    for name, text in (("program", program), ("standard input", stdin)):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return f"the {name} is not valid Unicode: {error.reason} at {error.start}"
+    if "\0" in program:
+        return "the program has a NUL character in it"
+    if len(program) > MOST_PROGRAM:
+        return f"the program is longer than {MOST_PROGRAM} characters"
+    for path in files:
+        parts = PurePosixPath(path).parts
+        if not parts or ".." in parts or path.startswith("/") or "\0" in path or len(path) > 200:
+            return f"{path!r} is not a path inside the working folder"
+    return ""
+
+
+class Sandbox(ABC, Generic[S]):
+    """Runs untrusted Python programs; one that is unfit is refused. Its sessions are closed with
+    it."""
 
     name: str
     """Kind of the sandbox, for logs: `bubblewrap`, `landlock`, `bare`, `docker`, `remote`."""
+
+    def __init__(self, limits: Limits | None) -> None:
+        self.limits: Limits = limits or Limits()
+        self._sessions: weakref.WeakSet[S] = weakref.WeakSet()
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # environments are copied for every episode; the copies share their sandbox
 
     async def run(
         self,
@@ -163,7 +194,6 @@ class Sandbox(Protocol):
 
         Args:
             program: Python source.
-            stdin: its standard input.
             files: relative path -> content, written into its working folder.
             limits: its limits; the sandbox's own by default.
 
@@ -171,7 +201,9 @@ class Sandbox(Protocol):
             The result. Errors of the program never raise; a failure of the sandbox is retried once
             and is then `infra_error`.
         """
-        ...
+        if refused := unfit(program, stdin, files or {}):
+            return SandboxResult("refused", reason=refused)
+        return await self._run(program, stdin, files or {}, limits or self.limits)
 
     async def session(
         self, program: str, files: Mapping[str, bytes] | None = None, limits: Limits | None = None
@@ -185,7 +217,20 @@ class Sandbox(Protocol):
             SessionEnded: the program did not start.
             SandboxError: the sandbox failed.
         """
-        ...
+        if refused := unfit(program, "", files or {}):
+            raise SessionEnded("refused", refused)
+        made = await self._session(program, files or {}, limits or self.limits)
+        self._sessions.add(made)
+        return made
 
+    @abstractmethod
+    async def _run(
+        self, program: str, stdin: str, files: Mapping[str, bytes], limits: Limits
+    ) -> SandboxResult: ...
+
+    @abstractmethod
+    async def _session(self, program: str, files: Mapping[str, bytes], limits: Limits) -> S: ...
+
+    @abstractmethod
     def close(self) -> None:
         """Kill all running programs."""

@@ -57,11 +57,9 @@ class Population:
 
     Args:
         run_folder, seed: of the run.
-        settings: the section `opponents`.
         trained: the trained policies, by name.
         opponents: policy -> its opponent policies; policies without an entry have no past players.
         engines: policy -> the engine that samples for it; opponent policies included.
-        peers: the processes of the run.
     """
 
     run_folder: Path = field(default_factory=Path)
@@ -215,9 +213,7 @@ class Population:
         metrics |= {} if cycles is None else {"opponents/cycles": cycles}
         self.write()
         meets = self._kept() | {self.anchor} | {player_name(name, step) for name in self.trained}
-        self.settled |= {
-            name: rating_entry for name, rating_entry in ratings.items() if name not in meets
-        }
+        self.settled |= {name: entry for name, entry in ratings.items() if name not in meets}
         return metrics
 
     async def _match(self, play: Play, step: int, name: str, greedy: bool) -> list[MatchResult]:
@@ -353,10 +349,6 @@ def cycle_share(results: Results, players: Sequence[str]) -> float | None:
     """Share of cycles among the triples of players of which each is better or worse than each
     other, beyond chance. It is 0 where a rating explains all results, and 1/4 where results are
     arbitrary; `None` without such a triple.
-
-    Args:
-        results: of any number of players.
-        players: those that count.
     """
     wins: dict[tuple[str, str], bool] = {}
     for one, other in combinations(players, 2):

@@ -53,7 +53,6 @@ def push(
         base: hub id of the weights that the adapters were trained on, if they were loaded from a
             folder of this machine.
         endpoint: URL of the Hub; `HF_ENDPOINT` by default.
-        page: an exported run to add.
 
     Raises:
         ConfigError: the folder is not that of a team, the repository has no valid name, or the base

@@ -63,10 +63,8 @@ def pack(
 
     Args:
         source: folder of a team, such as `final/` of a run.
-        target: the new folder.
         merge: write adapters as whole models, merged into their bases.
         published: its name on the Hub, where every base must be.
-        page: an exported run to add.
         link: link files of weights instead of copying them.
 
     Raises:

@@ -29,7 +29,6 @@ def write_team(run: Run, folder: Path) -> None:
     """Writes the team of a run beside the policies that were saved in a folder.
 
     Args:
-        run: the run.
         folder: with the policy itself if one is trained, else with a folder for each.
     """
     facts = facts_of(run)

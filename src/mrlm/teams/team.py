@@ -1,7 +1,5 @@
 """`Team`: a trained team, loaded from a folder or the Hub, and played."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -77,7 +75,7 @@ class Team:
         revision: str | None = None,
         endpoint: str | None = None,
         trust_remote_code: bool = False,
-    ) -> Team:
+    ) -> "Team":
         """Loads a team; every model once, also where several adapters use it.
 
         Args:
@@ -210,11 +208,7 @@ def _formatters(config: ExperimentConfig, extra: Any) -> dict[str, Any]:
     agents = list(config.agents)
     some = isinstance(extra, Mapping) and set(extra) < set(agents)
     passed = dict(extra) if some else by_agent(extra, agents)
-    templates = {
-        name: formatter_text.formatter
-        for name, formatter_text in config.agents.items()
-        if formatter_text.formatter
-    }
+    templates = {name: text.formatter for name, text in config.agents.items() if text.formatter}
     return {
         name: PromptTemplate(formatter_text) if isinstance(formatter_text, str) else formatter_text
         for name, formatter_text in (templates | passed).items()
@@ -240,7 +234,6 @@ class Conversation(Environment):
     rewards are missing.
 
     Args:
-        agents: names of the agents.
         formatters: agent -> what it reads of a row with the text as its `prompt`.
     """
 

@@ -182,12 +182,9 @@ async def play_alone(
     """Let one agent play a single-agent environment from its start.
 
     Args:
-        agent: the agent.
-        env: the environment.
         max_turns: messages after which it stops; `None`: the environment's own limit.
         hints: messages that it reads after the first observation.
         task: the task; that of the episode when `None`.
-        share: assignment of the reward.
 
     Returns:
         The agent's last message, and the result of every step.

@@ -54,7 +54,7 @@ class ProposeSolve(ConferringTeam):
     matters: ClassVar[Mapping[str, Matters]] = {
         "template": Matters(
             lambda s, run: False, "no agent reads another agent's messages here; remove it"
-        ),
+        )
     }
 
     least = 2

@@ -1,7 +1,5 @@
 """Many turns, with several answers sampled from every state: a tree of episodes."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 from collections.abc import Sequence
@@ -25,7 +23,7 @@ class TreeState:
     seen: Seen
     dialogue: Dialogue | None
 
-    def forked(self, env: EpisodeRunner) -> TreeState:
+    def forked(self, env: EpisodeRunner) -> "TreeState":
         """The same state in a copy of the environment."""
         seen = {name: list(messages) for name, messages in self.seen.items()}
         return TreeState(env, seen, copy.deepcopy(self.dialogue))

@@ -142,7 +142,7 @@ def test_an_expert_of_any_answer_gives_those_of_other_questions() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"wrong": 1.5}, "wrong must be a probability"),
+        ({"wrong": 1.5}, "wrong must be at most 1"),
         ({"wrong": -0.1}, "wrong"),
         ({"wrong_by": "mood"}, "wrong_by must be one of question, answer"),
         ({"rewarded": "first"}, "rewarded must be one of every, last"),

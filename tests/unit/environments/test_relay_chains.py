@@ -105,5 +105,5 @@ def test_a_pretrained_model_is_asked_in_words_and_read_by_its_last_number() -> N
     assert chain([2, 1], "4, or 5", "6", **words)[1].rewards["second"].value == 0.5
     assert chain([2, 1], "four", "six", **words)[1].rewards["second"].value == 0.0
     check_environment(RelayEnvironment(style="question", partial_weight=0.5))
-    with pytest.raises(ConfigError, match="partial_weight must be from 0 to 1, not 2"):
+    with pytest.raises(ConfigError, match="partial_weight must be at most 1, not 2"):
         RelayEnvironment(partial_weight=2)

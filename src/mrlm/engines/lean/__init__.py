@@ -2,8 +2,6 @@
 stored once, finished rows are replaced by waiting ones, and a prefix cache persists between
 calls."""
 
-from __future__ import annotations
-
 from mrlm.engines.lean.engine import LeanEngine
 
 PLUGIN = LeanEngine

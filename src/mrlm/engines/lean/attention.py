@@ -1,8 +1,6 @@
 """Attention of the lean decoder, with the log-sum-exp that merges it with attention to other
 keys."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

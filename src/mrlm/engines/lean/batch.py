@@ -1,8 +1,6 @@
 """Continuous batching in one call of the lean engine: shared prompts are stored once, and finished
 rows are replaced by waiting ones."""
 
-from __future__ import annotations
-
 import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence

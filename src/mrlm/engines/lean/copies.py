@@ -1,8 +1,6 @@
 """Copies of the weights of a model: fused linear maps, the multipliers of norms, and which weights
 changed since they were made."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

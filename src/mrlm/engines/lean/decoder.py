@@ -1,8 +1,6 @@
 """The lean forward pass of a Llama-like model, for sampling: fused copies of its weights, which are
 copied again after every change. The caller stores keys and values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar

@@ -1,8 +1,6 @@
 """The lean engine: all policies of one base decode in one batch. Models that the decoder does not
 support, or computes differently from their own forward pass, are sampled by the general engine."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 """Continuous batching on an accelerator: sampling is part of a step, a step is recorded as a graph,
 and the host looks at the results of several steps at once, while the next ones run."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -28,12 +26,7 @@ BEFORE_GRAPH = 2
 
 
 class Graphs:
-    """Recorded steps by their form. They are dropped when memory that they use has moved.
-
-    Args:
-        decoder: has the weights.
-        memory: has everything else.
-    """
+    """Recorded steps by their form. They are dropped when memory that they use has moved."""
 
     def __init__(self, decoder: Decoder, memory: Fresh) -> None:
         self.decoder, self.memory = decoder, memory

@@ -1,8 +1,6 @@
 """Keys and values of a batch on an accelerator: a step has the same shapes and addresses until rows
 are added or removed, so that it can be recorded. What is not in use is masked."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,8 +1,6 @@
 """Attention of a decoding step by flash attention (arXiv 2307.08691) on a GPU. Every row and head
 of keys is a sequence of its own, which reads the keys that it has and no others."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """Storage of the keys and values of a running batch, and attention to them. Independent of
 requests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """LoRA adapters in the decoder: rows of several adapters in one batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate

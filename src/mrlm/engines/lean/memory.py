@@ -1,7 +1,5 @@
 """Memory of keys and values: how much a batch may take, and where it lies."""
 
-from __future__ import annotations
-
 import functools
 from math import prod
 
@@ -16,7 +14,7 @@ SHARE_OF_PROCESSOR = 0.5
 runs, so that equal runs decode equal batches."""
 
 
-def budget_of(memory: Fresh, kv_mib: int | None) -> int:
+def budget_of(memory: "Fresh", kv_mib: int | None) -> int:
     """Bytes that keys and values of a batch may take: the setting, or a share of what is free."""
     device = memory.device
     if kv_mib is not None:

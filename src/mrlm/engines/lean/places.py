@@ -1,7 +1,5 @@
 """Places of a batch: how many rows and prompts fit into the memory for keys and values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Prefill of several prompts at once: beginnings that they share are computed once, and after the
 last attention only their last tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """A prefix cache of keys and values between calls: a radix tree of token ids over one memory pool.
 Independent of models; a token's keys and values are one row of numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -25,8 +23,8 @@ class _Node:
 
     ids: Ids
     rows: np.ndarray
-    parent: _Node | None
-    children: dict[int, _Node] = field(default_factory=dict)
+    parent: "_Node | None"
+    children: "dict[int, _Node]" = field(default_factory=dict)
     used: int = 0
 
 

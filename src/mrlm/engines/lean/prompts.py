@@ -1,7 +1,5 @@
 """Keys and values of the prompts of a running batch, each of which several rows may share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

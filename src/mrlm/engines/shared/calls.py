@@ -1,7 +1,5 @@
 """Common parts of calls to servers: usage counts, rate limits, and the meaning of refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -1,7 +1,5 @@
 """Messages of the chat completions protocol: those that are sent, and the text of a reply."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from itertools import takewhile

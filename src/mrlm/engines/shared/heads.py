@@ -2,8 +2,6 @@
 the head under a name of its own for servers that store it separately. Independent of server
 software."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The base of engines for policies that are trained here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,8 +1,6 @@
 """Common parts of engines that sample in this process: random numbers, truncation, sampling and
 stop conditions. Independent of models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

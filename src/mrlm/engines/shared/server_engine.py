@@ -1,8 +1,6 @@
 """The base of engines with HTTP servers: requests with deadlines and retries, and synchronisation
 of the server's weights with the learner's. Independent of the server's protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Copies from a device to the host that nothing waits for until they are read."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +22,7 @@ class Transfer:
     ready: Any
 
     @classmethod
-    def of(cls, numbers: Tensor) -> Transfer:
+    def of(cls, numbers: Tensor) -> "Transfer":
         """Start to copy numbers of a device, as they are once it has computed all that was asked of
         it before."""
         device = numbers.device

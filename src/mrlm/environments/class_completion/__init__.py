@@ -5,8 +5,8 @@ The environment is in `environment.py`; `problems.py` reads rows in the form of 
 computes rewards, `grading.py` runs the tests, `generator.py` generates problems.
 """
 
-from mrlm.environments.class_completion.environment import ClassCompletionEnvironment
-
-__all__ = ["ClassCompletionEnvironment"]
+from mrlm.environments.class_completion.environment import (
+    ClassCompletionEnvironment as ClassCompletionEnvironment,
+)
 
 PLUGIN = ClassCompletionEnvironment

@@ -17,7 +17,7 @@ from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, c
 from mrlm.environments.class_completion.scoring import CompletionScore, feedback_text, worth
 from mrlm.environments.code.grading import patient
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
-from mrlm.environments.shared.rows import RowTable, at_least, others, row_matters
+from mrlm.environments.shared.rows import RowTable, others, row_matters, whole_number
 from mrlm.sandbox.types import Sandbox
 
 
@@ -84,7 +84,7 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
     ) -> None:
         common = (max_turns, test_timeout, num_visible, instruction, seed)
         super().__init__(agents, feedback, expert_agent, rewards, *common)
-        at_least("max_tests", max_tests, 2, whole=True)
+        whole_number(2, max_tests=max_tests)
         if isinstance(division, str) and division not in ("parameters", "dependency"):
             raise ConfigError(
                 "division must be 'parameters', 'dependency' or lists of names, one list per "

@@ -23,10 +23,6 @@ log: logging.Logger = logging.getLogger("mrlm")
 class ClassGrader(CodeGrader):
     """Test runner for classes, in a sandbox shared by an environment and all its copies; caches the
     usable test cases.
-
-    Args:
-        isolation, sandbox: as in `CodeGrader`.
-        limits: limits of the reference class, whose tests are found out.
     """
 
     def __init__(self, isolation: Any, sandbox: Sandbox | None, limits: Limits) -> None:

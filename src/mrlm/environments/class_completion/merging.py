@@ -30,7 +30,6 @@ def divided(
 
     Args:
         problem: the class; its own division takes precedence over `by`.
-        num_writers: number of writers.
         by: `parameters`: the first writer gets the methods with the fewest parameters;
             `dependency`: those that depend on no others; or lists of names, one per writer.
 

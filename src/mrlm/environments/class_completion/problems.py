@@ -1,8 +1,6 @@
 """A class to be completed: its skeleton, its methods with their writers, and its unittest cases.
 Rows are in the form of ClassEval. This module runs no program."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -27,7 +25,6 @@ class Method:
     """A method to be written.
 
     Args:
-        name: its name.
         params: number of parameters, including `self`; -1 if variable.
         needs: other methods that the reference implementation calls.
         empty: whether the reference implementation has an empty body.
@@ -44,11 +41,8 @@ class ClassProblem:
     """A class with its tests.
 
     Args:
-        name: name of the class.
         skeleton: source that all writers see.
         constructor: the given beginning of the class.
-        imports: given import statements.
-        methods: methods to be written.
         tests: source of the test classes.
         cases: test class and method of each case.
         samples: sources of the first cases, which are shown.
@@ -74,7 +68,7 @@ class ClassProblem:
         return asdict(self)
 
     @classmethod
-    def of(cls, record: Any, where: str) -> ClassProblem:
+    def of(cls, record: Any, where: str) -> "ClassProblem":
         """The problem of a record. Raises `ConfigError`: the record is not a valid problem."""
         try:
             methods = [Method(**method) for method in record["methods"]]

@@ -5,11 +5,9 @@ The environment is in `environment.py`, generated problems in `generator.py`, `t
 `families.py`, data sets in `formats.py`, rewards and feedback in `scoring.py`.
 """
 
-from mrlm.environments.code.answers import extract_code
-from mrlm.environments.code.environment import CodeExecutionEnvironment
-from mrlm.environments.code.generator import CodeProblemGenerator
-from mrlm.environments.code.problems import CodeProblem
-
-__all__ = ["CodeExecutionEnvironment", "CodeProblem", "CodeProblemGenerator", "extract_code"]
+from mrlm.environments.code.answers import extract_code as extract_code
+from mrlm.environments.code.environment import CodeExecutionEnvironment as CodeExecutionEnvironment
+from mrlm.environments.code.generator import CodeProblemGenerator as CodeProblemGenerator
+from mrlm.environments.code.problems import CodeProblem as CodeProblem
 
 PLUGIN = CodeExecutionEnvironment

@@ -20,7 +20,7 @@ from mrlm.environments.code.scoring import UNUSABLE, feedback, test_board, worth
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.program import INSTRUCTION, problem_of
 from mrlm.environments.shared.questions import QuestionEnvironment
-from mrlm.environments.shared.rows import RowTable, at_least, built, others, row_matters
+from mrlm.environments.shared.rows import RowTable, built, others, row_matters, whole_number
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Limits, Sandbox
 
@@ -101,8 +101,8 @@ class CodeExecutionEnvironment(QuestionEnvironment):
                 "environment code: give only one of generator, dataset, and difficulty_range with "
                 "families; the last two are arguments of the generator"
             )
-        at_least("num_visible", num_visible, 0, whole=True)
-        at_least("max_tests", max_tests, 1, whole=True)
+        whole_number(0, num_visible=num_visible)
+        whole_number(1, max_tests=max_tests)
         super().__init__(agents, attempts(max_attempts, max_turns, default=3))
         self.limits: Limits = Limits(wall=timeout if test_timeout is None else test_timeout)
         self.instruction = instruction

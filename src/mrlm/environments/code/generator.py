@@ -10,7 +10,7 @@ from mrlm.environments.code.families import FAMILIES
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.templates import ProgramTemplate
 from mrlm.environments.shared.generators import chosen, difficulties, unordered
-from mrlm.environments.shared.rows import at_least, is_held_out
+from mrlm.environments.shared.rows import is_held_out, whole_number
 
 LEVELS = (1, 3)
 TRIES = 10_000
@@ -45,8 +45,8 @@ class CodeProblemGenerator:
     ) -> None:
         self.difficulty_range: tuple[int, int] = difficulties(difficulty_range, *LEVELS)
         self.families: tuple[str, ...] = chosen(families, FAMILIES, "families")
-        at_least("num_visible", num_visible, 0, whole=True)
-        at_least("num_hidden", num_hidden, 2, whole=True)
+        whole_number(0, num_visible=num_visible)
+        whole_number(2, num_hidden=num_hidden)
         if num_visible > 2 or num_hidden > 8:
             raise ConfigError(
                 f"num_visible={num_visible} and num_hidden={num_hidden}: a generated problem has "

@@ -39,10 +39,6 @@ def patient(limits: Limits) -> Limits:
 class CodeGrader(SharedByCopies):
     """A test runner for answers, in a sandbox shared by an environment and all its copies. The
     sandbox is opened on first use.
-
-    Args:
-        isolation: as in `open_sandbox`.
-        sandbox: an open sandbox.
     """
 
     def __init__(

@@ -1,7 +1,5 @@
 """A programming problem: its text, its tests, and the number of visible ones. Runs no code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +20,6 @@ class CodeProblem:
 
     Args:
         text: the question, without the visible tests.
-        kind: kind of the tests.
         tests: `calls`: `[args, expected]` each, and further right values; `asserts`: source each;
             `check`: the source of the function, alone; `programs`: `[stdin, stdout]` each.
         entry: name of the function that is tested; empty for programs.
@@ -54,7 +51,7 @@ class CodeProblem:
         return asdict(self)
 
     @classmethod
-    def of(cls, record: Any, where: str) -> CodeProblem:
+    def of(cls, record: Any, where: str) -> "CodeProblem":
         """The problem of a record. Raises `ConfigError`: the record is not a valid problem."""
         try:
             return cls(**record)
@@ -62,7 +59,7 @@ class CodeProblem:
             raise ConfigError(f"{where} is not a programming problem: {error}") from error
 
     @property
-    def of_examples(self) -> CodeProblem:
+    def of_examples(self) -> "CodeProblem":
         """The same problem with its examples as tests."""
         count = len(self.examples)
         return replace(self, kind="asserts", tests=self.examples, visible=count, examples=())

@@ -41,7 +41,6 @@ class ProgramTemplate:
     every name in `draws` is replaced by the value sampled for it.
 
     Args:
-        name: name of the template.
         level: difficulty, 1 to 3.
         text: description of the function.
         body: lines of the reference solution.

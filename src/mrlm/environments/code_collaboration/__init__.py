@@ -5,8 +5,8 @@ The environment is in `environment.py`, rewards and feedback in `scoring.py`, ca
 environment `code`.
 """
 
-from mrlm.environments.code_collaboration.environment import CodeCollaborationEnvironment
-
-__all__ = ["CodeCollaborationEnvironment"]
+from mrlm.environments.code_collaboration.environment import (
+    CodeCollaborationEnvironment as CodeCollaborationEnvironment,
+)
 
 PLUGIN = CodeCollaborationEnvironment

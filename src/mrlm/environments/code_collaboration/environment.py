@@ -17,7 +17,7 @@ from mrlm.environments.code.scoring import test_board
 from mrlm.environments.code_collaboration.generator import problem as generated
 from mrlm.environments.code_collaboration.scoring import CollaborationScore, feedback_text, worth
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
-from mrlm.environments.shared.rows import RowTable, at_least, others, row_matters
+from mrlm.environments.shared.rows import RowTable, others, row_matters, whole_number
 from mrlm.sandbox.types import Sandbox
 
 CODES = "codes"
@@ -90,8 +90,8 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
     ) -> None:
         common = (max_turns, test_timeout, num_visible, instruction, seed)
         super().__init__(agents, feedback, expert_agent, rewards, *common)
-        at_least("max_tests", max_tests, 1, whole=True)
-        at_least("num_hidden", num_hidden, 2, whole=True)
+        whole_number(1, max_tests=max_tests)
+        whole_number(2, num_hidden=num_hidden)
         if len(self.writers) < 2:
             raise ConfigError("agents: code collaboration needs at least two writers, but got one")
         number = len(self.writers)

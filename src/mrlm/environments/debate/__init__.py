@@ -5,33 +5,18 @@ The environment is in `environment.py`, its prompts in `prompts.py`; topics are 
 `llm.py`.
 """
 
-from mrlm.environments.debate.environment import DebateEnvironment
-from mrlm.environments.debate.judging import (
-    DebateRecord,
-    DebateVerdict,
-    Judge,
-    MajorityJudge,
-    Speech,
-    TruthJudge,
-)
-from mrlm.environments.debate.llm import LLMJudge
-from mrlm.environments.debate.rules import RuleBasedJudge, score_debate
-from mrlm.environments.debate.topics import Arithmetic, RowTopics, Topic
-
-__all__ = [
-    "Arithmetic",
-    "DebateEnvironment",
-    "DebateRecord",
-    "DebateVerdict",
-    "Judge",
-    "LLMJudge",
-    "MajorityJudge",
-    "RowTopics",
-    "RuleBasedJudge",
-    "Speech",
-    "Topic",
-    "TruthJudge",
-    "score_debate",
-]
+from mrlm.environments.debate.environment import DebateEnvironment as DebateEnvironment
+from mrlm.environments.debate.judging import DebateRecord as DebateRecord
+from mrlm.environments.debate.judging import DebateVerdict as DebateVerdict
+from mrlm.environments.debate.judging import Judge as Judge
+from mrlm.environments.debate.judging import MajorityJudge as MajorityJudge
+from mrlm.environments.debate.judging import Speech as Speech
+from mrlm.environments.debate.judging import TruthJudge as TruthJudge
+from mrlm.environments.debate.llm import LLMJudge as LLMJudge
+from mrlm.environments.debate.rules import RuleBasedJudge as RuleBasedJudge
+from mrlm.environments.debate.rules import score_debate as score_debate
+from mrlm.environments.debate.topics import Arithmetic as Arithmetic
+from mrlm.environments.debate.topics import RowTopics as RowTopics
+from mrlm.environments.debate.topics import Topic as Topic
 
 PLUGIN = DebateEnvironment

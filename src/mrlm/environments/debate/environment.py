@@ -4,7 +4,7 @@ rewarded."""
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Environment, Split
@@ -31,14 +31,7 @@ from mrlm.environments.debate.rules import RuleBasedJudge
 from mrlm.environments.debate.topics import SIDES, RowTopics, Side, Topic, topics_of
 from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.grading import LONGEST
-from mrlm.environments.shared.rows import (
-    RowTasks,
-    agent_names,
-    at_least,
-    built,
-    one_of,
-    row_matters,
-)
+from mrlm.environments.shared.rows import RowTasks, agent_names, built, row_matters, whole_number
 
 KINDS = {"rules": RuleBasedJudge, "truth": TruthJudge, "llm": LLMJudge, "majority": MajorityJudge}
 """Kind -> class of judges."""
@@ -100,11 +93,7 @@ class DebateEnvironment(RowTasks, Environment):
         on_bad_row: OnBadRow = "raise",
         seed: int = 0,
     ) -> None:
-        at_least("max_turns", max_turns, 1, whole=True)
-        one_of("reward", reward, get_args(Pay))
-        one_of("share", share, get_args(Share))
-        one_of("order", order, get_args(Order))
-        one_of("prompts", prompts, get_args(Style))
+        whole_number(1, max_turns=max_turns)
         if reward == "winner" and share == "team":
             raise ConfigError("share=team: the shared zero-sum reward is always 0; use share=own")
         self.debaters: tuple[str, ...] = agent_names(agents)

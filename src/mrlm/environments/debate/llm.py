@@ -1,8 +1,6 @@
 """A language model as judge. It is queried twice, with the sides in either order, so that a
 position bias decides no debate."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Literal, get_args
@@ -22,7 +20,7 @@ from mrlm.environments.shared.grading import (
     reply_lines,
     score_of,
 )
-from mrlm.environments.shared.rows import at_least, one_of
+from mrlm.environments.shared.rows import one_of, whole_number
 
 Mode = Literal["winner", "scores"]
 
@@ -85,7 +83,7 @@ class LLMJudge(Judge):
         if (agent is None) == (ask is None):
             raise ConfigError("an LLM judge needs either agent (the judging agent) or ask")
         one_of("mode", mode, get_args(Mode))
-        at_least("retries", retries, 0, whole=True)
+        whole_number(0, retries=retries)
         self.agent = agent
         self.mode: Mode = mode
         self.swap = swap
@@ -94,7 +92,7 @@ class LLMJudge(Judge):
         self._ask = ask
 
     @property
-    def by_agent(self) -> Mapping[str, LLMJudge]:
+    def by_agent(self) -> "Mapping[str, LLMJudge]":
         """The judging agent, if there is one."""
         return {} if self.agent is None else {self.agent: self}
 

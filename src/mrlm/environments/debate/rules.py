@@ -1,8 +1,6 @@
 """A rule-based judge: scores the length, evidence, reasoning, structure and relevance of a speech
 from its words. Only new sentences count."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +64,7 @@ class Sentence:
         few = len(set(self.words)) * 2 < count
         return 5 <= count <= 60 and len(self.stems) >= 3 and small * 7 >= count and not few
 
-    def like(self, other: Sentence) -> bool:
+    def like(self, other: "Sentence") -> bool:
         """Whether it has mostly the same words as another sentence."""
         common = len(self.stems & other.stems)
         within = 0 < common == len(self.stems)
@@ -163,7 +161,7 @@ class RuleBasedJudge(Judge):
     """
 
     def __init__(self, margin: float = 0.02) -> None:
-        at_least("margin", margin, 0)
+        at_least(0, margin=margin)
         self.margin = margin
 
     def decide(

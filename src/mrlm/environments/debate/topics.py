@@ -15,7 +15,7 @@ from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import JSON
 from mrlm.data.tasks import Row
 from mrlm.environments.shared.generators import chosen
-from mrlm.environments.shared.rows import RowTable, at_least, built, is_held_out
+from mrlm.environments.shared.rows import RowTable, built, is_held_out, whole_number
 from mrlm.environments.shared.text import exact_match
 
 Side = Literal["pro", "con"]
@@ -119,7 +119,7 @@ class Arithmetic:
     """
 
     def __init__(self, max_number: int = 20, operations: str = "+-*", seed: int = 0) -> None:
-        at_least("max_number", max_number, 3, whole=True)
+        whole_number(3, max_number=max_number)
         self.max_number = max_number
         self.operations: tuple[str, ...] = chosen(list(operations), OPERATIONS, "operations")
         self.seed = seed
@@ -189,7 +189,6 @@ def topics_of(topics: Any, truth: bool, seed: int, *rows: Any) -> Topics:
             with `count` and `topic`, a list of claims as plain strings, or rows.
         truth: whether a known truth is required.
         seed: seed of generated claims, or of the split.
-        *rows: further settings of rows.
 
     Raises:
         ConfigError: unknown arguments.

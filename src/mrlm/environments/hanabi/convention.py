@@ -41,8 +41,6 @@ def possible(table: Table, viewer: int, held: HeldCard, owner: int) -> list[str]
 
     Args:
         viewer: a player whose own hand does not count; the owner, or another one.
-        held: the card.
-        owner: its player.
     """
     seen = Counter(table.discarded)
     for colour, height in table.stacks.items():

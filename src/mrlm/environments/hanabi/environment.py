@@ -12,14 +12,7 @@ from mrlm.core.types import Message, Task
 from mrlm.environments.hanabi.convention import chosen
 from mrlm.environments.hanabi.rules import COLOURS, MOST_RANKS, HeldCard, Move, Table, full_deck
 from mrlm.environments.shared.games import Style, Teaches, TurnGame
-from mrlm.environments.shared.rows import (
-    at_least,
-    at_most,
-    is_held_out,
-    level_settings,
-    one_of,
-    penalty,
-)
+from mrlm.environments.shared.rows import is_held_out, level_settings, penalty, whole_number
 
 LEVELS = {
     1: {"colours": 1, "ranks": 3, "hand": 2, "tokens": 3, "lives": 2},
@@ -95,8 +88,7 @@ class HanabiEnvironment(TurnGame):
         style: Style = "full",
         seed: int = 0,
     ) -> None:
-        at_least("players", players, 2, whole=True)
-        at_most("players", players, len(NAMES))
+        whole_number(2, len(NAMES), players=players)
         self.roles: tuple[str, ...] = NAMES[:players]
         super().__init__(agents, teaches=teaches, style=style)
         values = level_settings(
@@ -109,10 +101,8 @@ class HanabiEnvironment(TurnGame):
             ("tokens", 1, 8),
             ("lives", 1, 5),
         ):
-            at_least(name, values[name], least, whole=True)
-            at_most(name, values[name], most)
-        one_of("crash", crash, ("zero", "keep"))
-        at_least("forgiven", forgiven, 0, whole=True)
+            whole_number(least, most, **{name: values[name]})
+        whole_number(0, forgiven=forgiven)
         self.players_count = players
         self.settings = values
         self.crash: Literal["zero", "keep"] = crash

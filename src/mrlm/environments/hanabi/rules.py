@@ -1,7 +1,5 @@
 """The rules of Hanabi (Bauza 2010; Bard et al. 2020), for any number of colours and ranks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -47,7 +45,7 @@ class HeldCard:
         colour = self.colours if len(self.colours) == 1 else "."
         return colour + (self.ranks if len(self.ranks) == 1 else ".")
 
-    def copy(self) -> HeldCard:
+    def copy(self) -> "HeldCard":
         return HeldCard(self.card, self.colours, self.ranks, self.pointed)
 
 
@@ -95,7 +93,7 @@ class Table:
         self.stacks = dict.fromkeys(self.colours, 0)
         self.hands = [[self._draw() for _ in range(hand)] for _ in range(self.players)]
 
-    def copy(self) -> Table:
+    def copy(self) -> "Table":
         """A table that shares nothing with this one."""
         return Table(
             *(self.players, self.colours, self.ranks, self.most_tokens, self.tokens, self.lives),

@@ -5,17 +5,10 @@ The environment is in `environment.py`, problems in `generator.py`, checking in 
 `boxed.py`.
 """
 
-from mrlm.environments.math.boxed import BoxedReward
-from mrlm.environments.math.environment import MathReasoningEnvironment
-from mrlm.environments.math.generator import MathProblem, MathProblemGenerator
-from mrlm.environments.math.verifier import verify
-
-__all__ = [
-    "BoxedReward",
-    "MathProblem",
-    "MathProblemGenerator",
-    "MathReasoningEnvironment",
-    "verify",
-]
+from mrlm.environments.math.boxed import BoxedReward as BoxedReward
+from mrlm.environments.math.environment import MathReasoningEnvironment as MathReasoningEnvironment
+from mrlm.environments.math.generator import MathProblem as MathProblem
+from mrlm.environments.math.generator import MathProblemGenerator as MathProblemGenerator
+from mrlm.environments.math.verifier import verify as verify
 
 PLUGIN = MathReasoningEnvironment

@@ -29,7 +29,6 @@ class MathProblem:
     """A question with its answer.
 
     Args:
-        answer: the right answer, as text.
         difficulty: 1 (easy) to 5.
         solution: the steps that lead to the answer.
     """

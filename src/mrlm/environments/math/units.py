@@ -35,7 +35,6 @@ class Unit:
     """The words after a number.
 
     Args:
-        words: the original text.
         factor: size in base units of its dimension.
         powers: dimension -> power; empty for words that are not a unit of measure.
     """

@@ -5,8 +5,6 @@ One entity in eight is held out. Held-out entities are linked only with held-out
 others only with each other: no fact is needed by questions of both splits.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -43,7 +41,7 @@ class _Thing:
     name: str
     held_out: bool
     year: int = 0
-    link: _Thing | None = field(default=None, repr=False)
+    link: "_Thing | None" = field(default=None, repr=False)
 
 
 @cache

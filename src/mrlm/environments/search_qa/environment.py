@@ -34,7 +34,7 @@ from mrlm.environments.shared.routing import (
     route,
     routing_reward,
 )
-from mrlm.environments.shared.rows import RowTasks, at_least, one_of, row_matters
+from mrlm.environments.shared.rows import RowTasks, row_matters, whole_number
 from mrlm.environments.shared.text import exact_match, f1
 from mrlm.environments.tools.search import Document, LocalIndex, Search, source_of
 
@@ -115,11 +115,8 @@ class SearchQAEnvironment(RowTasks, Environment):
         on_bad_row: OnBadRow = "raise",
         seed: int = 0,
     ) -> None:
-        at_least("max_turns", max_turns, 0, whole=True)
-        at_least("topk", topk, 1, whole=True)
-        at_least("max_observation", max_observation, 1, whole=True)
-        one_of("reward", reward, ("em", "f1"))
-        one_of("prompts", prompts, ("full", "short"))
+        whole_number(0, max_turns=max_turns)
+        whole_number(1, topk=topk, max_observation=max_observation)
         self.experts: dict[str, Expert] = {} if models is None else experts_of(models)
         self.search: Search | None = None
         if models is None or search is not None:

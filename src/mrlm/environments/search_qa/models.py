@@ -18,7 +18,6 @@ class Expert:
     """A model that the router can query.
 
     Args:
-        name: its name in queries.
         agent: the agent that answers; `""` is the search engine.
         price: price of a million output tokens.
         latency: seconds per output token.
@@ -48,7 +47,7 @@ def experts_of(models: Mapping[str, Any] | Sequence[str]) -> dict[str, Expert]:
                 f"models.{name}: unknown setting {unknown[0]!r}; it has {', '.join(KEYS)}"
             )
         for key in ("price", "latency"):
-            at_least(f"models.{name}.{key}", settings.get(key, 0.0), 0)
+            at_least(0, **{f"models.{name}.{key}": settings.get(key, 0.0)})
         experts[name] = Expert(name, **{"agent": name, **settings})
     if not experts or len({name.strip().lower() for name in experts}) < len(experts):
         raise ConfigError(

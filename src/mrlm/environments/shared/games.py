@@ -50,7 +50,6 @@ class TurnGame(RowTasks, Environment):
         teaches: Teaches = "best",
         style: Style = "full",
     ) -> None:
-        one_of("opponent", opponent, ("agent", "random", "expert"))
         one_of("seat", seat, ("either", *self.roles))
         scripted = opponent != "agent"
         if not scripted and seat != "either":
@@ -58,8 +57,6 @@ class TurnGame(RowTasks, Environment):
                 f"seat={seat!r} is the agent's role against a script; with opponent='agent' all "
                 "roles are agents, so remove it"
             )
-        one_of("teaches", teaches, ("best", "any"))
-        one_of("style", style, ("full", "short"))
         roles = ("player",) if scripted else self.roles
         self.agents: tuple[str, ...] = agent_names(agents or roles, len(roles))
         self.opponent: Opponent = opponent

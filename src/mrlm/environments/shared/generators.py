@@ -7,7 +7,7 @@ from typing import TypeVar
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
-from mrlm.environments.shared.rows import at_least, is_held_out
+from mrlm.environments.shared.rows import is_held_out, whole_number
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def attempts(max_attempts: int | None, max_turns: int | None, default: int = 1) 
             "one of them"
         )
     number = next((value for value in (max_attempts, max_turns) if value is not None), default)
-    at_least("max_attempts", number, 1, whole=True)
+    whole_number(1, max_attempts=number)
     return number
 
 

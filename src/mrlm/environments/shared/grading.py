@@ -10,7 +10,7 @@ from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.sync_async import in_thread
 from mrlm.core.thoughts import stated_text, without_thoughts
 from mrlm.core.types import Message, Role
-from mrlm.environments.shared.rows import SharedByCopies, at_least, built
+from mrlm.environments.shared.rows import SharedByCopies, built, whole_number
 
 LONGEST = 4000
 """Maximum number of characters of a text shown to a judge."""
@@ -74,7 +74,7 @@ class TextJudge(SharedByCopies):
     ) -> None:
         if (agent is None) == (ask is None):
             raise ConfigError("judge: give either agent (the judging agent) or ask")
-        at_least("retries", retries, 0, whole=True)
+        whole_number(0, retries=retries)
         self.agent: str | None = agent
         self.retries: int = retries
         self.instruction: str = instruction

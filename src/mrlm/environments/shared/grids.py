@@ -2,9 +2,10 @@
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import isqrt
+from typing import ClassVar
 
 from mrlm.core.board import Html, table
 
@@ -28,19 +29,11 @@ def neighbours(size: int) -> Neighbours:
     return tuple(table)
 
 
-def read_moves(text: str) -> list[str] | None:
-    """The moves of a text of letters U, D, L and R, with spaces or commas between them or without;
-    `None` if it has anything else, or nothing."""
-    return re.findall(f"[{MOVES}]", text) if _ANSWER.fullmatch(text) else None
-
-
 def distances(walls: str, size: int, goal: int) -> dict[int, int]:
     """Every cell from which the goal can be reached, with the number of moves (breadth-first).
 
     Args:
         walls: the grid, in which `#` is a wall.
-        size: its number of rows.
-        goal: index of the goal.
     """
     around, steps, border = neighbours(size), {goal: 0}, [goal]
     while border:
@@ -54,66 +47,77 @@ def distances(walls: str, size: int, goal: int) -> dict[int, int]:
     return steps
 
 
-def wandered(rng: random.Random, start: str, most: int, after: Callable[[str, str], str]) -> str:
-    """One to `most` random possible moves.
+class GridMoves:
+    """The part of a planning puzzle in which one player moves on a grid. A puzzle has the mark of a
+    `free` cell and the marks that are `shown`, with their texts and classes, and implements
+    `moved`, `player` and `distance`."""
 
-    Args:
-        start: the board at first.
-        after: `after(board, move)` is the board after a move, the same board if it is impossible.
-    """
-    board, moves = start, ""
-    for _ in range(rng.randint(1, most)):
-        ways = [move for move in MOVES if after(board, move) != board]
-        if not ways:
-            break
-        moves += rng.choice(ways)
-        board = after(board, moves[-1])
-    return moves or rng.choice(MOVES)
+    free: ClassVar[str]
+    shown: ClassVar[Mapping[str, tuple[str, str]]]
+    board: str
+    moves: int
 
+    def moved(self, board: str, move: str) -> str:
+        """The board after a move; the same board if it is impossible."""
+        raise NotImplementedError
 
-def followed(
-    board: str, moves: Sequence[str], after: Callable[[str, str], str], over: Callable[[str], bool]
-) -> tuple[list[str], list[str]]:
-    """All boards of a text of moves, up to the first that is impossible or the end of the puzzle;
-    and the impossible move, if there is one.
+    def player(self, board: str) -> int:
+        """The player's cell."""
+        raise NotImplementedError
 
-    Args:
-        board: the board at first.
-        after: as in `wandered`.
-        over: whether a board is solved.
-    """
-    boards = [board]
-    for move in moves:
-        if over(boards[-1]):
-            break
-        next_board = after(boards[-1], move)
-        if next_board == boards[-1]:
-            return boards, [move]
-        boards.append(next_board)
-    return boards, []
+    def distance(self, board: str) -> int | None:
+        """Number of moves of a shortest solution, or `None` if there is none."""
+        raise NotImplementedError
 
+    def read(self, text: str) -> list[str] | None:
+        """The moves of a text of letters U, D, L and R, with spaces or commas between them or
+        without; `None` if it has anything else, or nothing."""
+        return re.findall(f"[{MOVES}]", text) if _ANSWER.fullmatch(text) else None
 
-def drawn(
-    board: str,
-    marks: Mapping[str, tuple[str, str]],
-    free: str,
-    last: Sequence[int],
-    proposed: Sequence[int],
-) -> Html:
-    """A drawing of a grid.
+    def carried(self, board: str, moves: Sequence[str]) -> tuple[str, list[str], list[str]]:
+        boards, failed = self._followed(board, moves)
+        return boards[-1], list(moves[: len(boards) - 1]), failed
 
-    Args:
-        board: its cells.
-        marks: mark of a cell -> its text and classes.
-        free: mark of a free cell, in which ways are drawn.
-        last: cells of the last way.
-        proposed: cells of a proposed way.
-    """
+    def best(self, board: str) -> list[str]:
+        moves: list[str] = []
+        while left := self.distance(board):
+            nearer = (m for m in MOVES if self.distance(self.moved(board, m)) == left - 1)
+            moves.append(next(nearer))
+            board = self.moved(board, moves[-1])
+        return moves
 
-    def cell(index: int) -> tuple[str, str]:
-        if board[index] == free and index in proposed:
-            return PLAN, "player1"
-        return (PATH, "player0") if board[index] == free and index in last else marks[board[index]]
+    def anything(self, board: str, rng: random.Random) -> list[str]:
+        moves: list[str] = []
+        for _ in range(rng.randint(1, self.moves)):
+            ways = [move for move in MOVES if self.moved(board, move) != board]
+            if not ways:
+                break
+            moves.append(rng.choice(ways))
+            board = self.moved(board, moves[-1])
+        return moves or [rng.choice(MOVES)]
 
-    cells, size = [cell(index) for index in range(len(board))], isqrt(len(board))
-    return table([cells[at : at + size] for at in range(0, len(cells), size)], kind="grid")
+    def touched(self, board: str, moves: Sequence[str]) -> list[int]:
+        return [self.player(step) for step in self._followed(board, moves)[0]]
+
+    def picture(self, last: Sequence[int], proposed: Sequence[int]) -> Html:
+        def cell(index: int) -> tuple[str, str]:
+            mark = self.board[index]
+            if mark == self.free and index in proposed:
+                return PLAN, "player1"
+            return (PATH, "player0") if mark == self.free and index in last else self.shown[mark]
+
+        cells, size = [cell(index) for index in range(len(self.board))], isqrt(len(self.board))
+        return table([cells[at : at + size] for at in range(0, len(cells), size)], kind="grid")
+
+    def _followed(self, board: str, moves: Sequence[str]) -> tuple[list[str], list[str]]:
+        """All boards of moves, up to the first that is impossible or the end of the puzzle; and the
+        impossible move, if there is one."""
+        boards = [board]
+        for move in moves:
+            if self.distance(boards[-1]) == 0:
+                break
+            after = self.moved(boards[-1], move)
+            if after == boards[-1]:
+                return boards, [move]
+            boards.append(after)
+        return boards, []

@@ -8,7 +8,7 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.environments.shared.games import Opponent, Style, Teaches, TurnGame
-from mrlm.environments.shared.rows import at_least, at_most, is_held_out, is_number, penalty
+from mrlm.environments.shared.rows import is_held_out, is_number, penalty, whole_number
 from mrlm.environments.shared.text import only_word
 
 FREE = "."
@@ -26,14 +26,6 @@ class LineGame(TurnGame):
 
     A game sets `width`, `lines`, `choices` (all answers) and `rules` before it calls
     `super().__init__`, and implements `kind`, `openings`, `cell`, `text`, `refusal` and `worth`.
-
-    Args:
-        agents, opponent, seat, teaches, style: as for every two-player game.
-        opening: marks on the board when the game begins.
-        illegal: penalty of an illegal answer.
-        forgiven: number of illegal answers that a player may give; with 0 the first one loses.
-        draw: reward of a draw for each player; from -1 to 1, exclusive.
-        seed: another seed gives other openings for the same task seed.
     """
 
     roles: tuple[str, ...] = ("x", "o")
@@ -60,9 +52,8 @@ class LineGame(TurnGame):
         seed: int = 0,
     ) -> None:
         super().__init__(agents, opponent, seat, teaches, style)
-        at_least("opening", opening, 0, whole=True)
-        at_least("forgiven", forgiven, 0, whole=True)
-        at_most("opening", opening, MOST_OPENING)
+        whole_number(0, MOST_OPENING, opening=opening)
+        whole_number(0, forgiven=forgiven)
         if not is_number(draw) or not -1 < draw < 1:
             raise ConfigError(f"draw must be a number between -1 and 1, not {draw!r}")
         self.opening = opening

@@ -13,7 +13,7 @@ from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style, Teaches
 from mrlm.environments.shared.generators import first_of
-from mrlm.environments.shared.rows import RowTasks, agent_names, is_number, one_of
+from mrlm.environments.shared.rows import RowTasks, agent_names, is_number
 from mrlm.environments.shared.text import tagged
 
 ALONE, TEAM = ("player",), ("planner", "executor")
@@ -152,10 +152,6 @@ class PlanningEnvironment(Puzzle, RowTasks, Environment):
     ) -> None:
         if num_agents not in (1, 2):
             raise ConfigError(f"num_agents must be 1, or 2 for a team,, not {num_agents!r}")
-        one_of("reward", reward, ("dense", "sparse"))
-        one_of("share", share, ("team", "own"))
-        one_of("teaches", teaches, ("best", "any"))
-        one_of("style", style, ("full", "short"))
         if not is_number(illegal) or illegal < 0:
             raise ConfigError(f"illegal must be a finite number of at least 0, not {illegal!r}")
         self.agents: tuple[str, ...] = agent_names(

@@ -10,7 +10,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Role, Task
 from mrlm.environments.shared.games import Opponent, Style, Teaches, TurnGame
-from mrlm.environments.shared.rows import at_least, penalty
+from mrlm.environments.shared.rows import penalty, whole_number
 from mrlm.environments.shared.text import only_word
 from mrlm.environments.shared.zero_sum import CardGame, GameTree, Policy, Seen
 
@@ -22,12 +22,6 @@ class PokerGame(TurnGame):
 
     A game sets `game` (its rules for the solver) before it calls `super().__init__`, and implements
     `kind`, `rules`, `words`, `spoken`, `asked`, `stake`, `revealed` and `equilibrium`.
-
-    Args:
-        agents, opponent, seat, teaches, style: as for every two-player game.
-        num_hands: hands in an episode; the same player is first in all of them.
-        illegal: chips that an illegal answer costs in addition to the hand.
-        seed: another seed gives other deals for the same task seed.
     """
 
     game: CardGame
@@ -46,7 +40,7 @@ class PokerGame(TurnGame):
         seed: int,
     ) -> None:
         super().__init__(agents, opponent, seat, teaches, style)
-        at_least("num_hands", num_hands, 1, whole=True)
+        whole_number(1, num_hands=num_hands)
         self.num_hands = num_hands
         self.illegal: float = penalty("illegal", illegal)
         self.seed = seed
@@ -126,11 +120,7 @@ class PokerGame(TurnGame):
             self._settle(self.game.chips(self._deals[self._hand], self._history))
 
     def _settle(self, won: float) -> None:
-        """Reward a hand, and deal the next.
-
-        Args:
-            won: chips of the first player.
-        """
+        """Reward a hand, and deal the next."""
         for role, chips in ((0, won), (1, 0.0 - won)):
             self.pay(role, chips, chips=chips)
             result = f"You {'win' if chips > 0 else 'lose'} {abs(chips):g}." if chips else "A draw."

@@ -10,12 +10,11 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.code.answers import extract_code, fenced
-from mrlm.environments.shared.generators import attempts, chosen
-from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, one_of
+from mrlm.environments.shared.generators import attempts
+from mrlm.environments.shared.rows import RowTasks, agent_names, whole_number
 from mrlm.sandbox.types import Limits
 
 Mode = Literal["none", "count", "graded", "tests", "expert"]
-MODES: tuple[Mode, ...] = ("none", "count", "graded", "tests", "expert")
 Pay = Literal["team", "individual"]
 INSTRUCTION = "Answer with the code in one ```python block."
 MAX_SHOWN = 4_000
@@ -69,17 +68,6 @@ class Writers(RowTasks, Environment, Generic[S]):
 
     A subclass sets `label` and `kind`, and implements `task`, `asked`, `judged`, `share`,
     `feedback_text`, `shown` and `solution`.
-
-    Args:
-        agents: names of the writers.
-        feedback: kind of feedback between turns.
-        expert_agent: name of the adviser's role, if `feedback` is `expert`.
-        rewards: `team`, or `individual`.
-        max_turns: maximum number of submissions.
-        test_timeout: seconds for every test.
-        num_visible: number of visible tests.
-        instruction: text after the question.
-        seed: seed of generated problems.
     """
 
     label: str
@@ -99,9 +87,7 @@ class Writers(RowTasks, Environment, Generic[S]):
         instruction: str,
         seed: int,
     ) -> None:
-        at_least("num_visible", num_visible, 0, whole=True)
-        chosen(feedback, MODES, "feedback")
-        one_of("rewards", rewards, ("team", "individual"))
+        whole_number(0, num_visible=num_visible)
         self.feedback: Mode = feedback
         self.rewards: Pay = rewards
         self.writers: tuple[str, ...] = agent_names(agents)

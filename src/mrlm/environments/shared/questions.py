@@ -35,9 +35,7 @@ class QuestionTable(RowTable):
     letter, and the letter or the text of the right one is the answer.
 
     Args:
-        title: name of the table in errors.
         answers: columns that may contain the answer, in order of precedence.
-        *dataset: arguments of `RowTable`.
         problem: what is wrong with the value of an answer column; empty for nothing.
     """
 
@@ -93,10 +91,8 @@ def multiple_choice(
     choice and its text.
 
     Args:
-        question: the question.
         choices: the texts (MMLU), or `{"text": [...], "label": [...]}` (ARC).
         gold: the index of the right one, its letter or label, or its text.
-        where: location of the row, for errors.
 
     Raises:
         DataError: there are no choices, or the answer is none of them.

@@ -1,13 +1,14 @@
 """Rows of an environment: a training and a held-out split shared by all its copies."""
 
+import difflib
 import hashlib
 import inspect
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
@@ -175,6 +176,13 @@ class RowTasks:
         twin.__dict__.update(self.alone)
         return twin
 
+    def __new__(cls, *args: Any, **named: Any) -> Any:
+        choices = _choices(cls)
+        for name, value in {**dict(zip(choices, args, strict=False)), **named}.items():
+            if choices.get(name):
+                one_of(name, value, choices[name])
+        return super().__new__(cls, *args, **named)
+
     def num_tasks(self, split: Split = "train") -> int | None:
         return None if self._table is None else self._table.count(split)
 
@@ -182,6 +190,19 @@ class RowTasks:
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)  # `copy.copy` takes five times as long
         return twin
+
+
+@cache
+def _choices(cls: type[Any]) -> dict[str, tuple[str, ...]]:
+    """The arguments of a constructor in order, each with the words that it may be, if it is of a
+    type `Literal`."""
+    try:
+        hints = get_type_hints(cls.__init__)
+    except NameError:  # a user's class may import types for type checkers only
+        return {}
+    names = [*inspect.signature(cls.__init__).parameters][1:]
+    literals = (name for name in names if get_origin(hints.get(name)) is Literal)
+    return dict.fromkeys(names, ()) | {name: get_args(hints[name]) for name in literals}
 
 
 def others(row: Row) -> Row:
@@ -195,19 +216,24 @@ def is_held_out(key: str) -> bool:
     return hashlib.blake2b(key.encode(), digest_size=4).digest()[0] < 26
 
 
-def at_least(name: str, value: Any, least: float, whole: bool = False) -> None:
-    """Raise a `ConfigError` unless a setting is a number of at least `least`, whole if `whole` is
-    set."""
-    numeric = isinstance(value, int) if whole else isinstance(value, int | float)
-    if isinstance(value, bool) or not numeric or not value >= least:
-        kind = "a whole number" if whole else "a number"
-        raise ConfigError(f"{name} must be {kind} of at least {least:g}, not {value!r}")
+def at_least(least: float, most: float = math.inf, /, **settings: Any) -> None:
+    """Raise a `ConfigError` unless all settings are numbers in this range."""
+    _in_range("a number", int | float, least, most, settings)
 
 
-def at_most(name: str, value: Any, most: float) -> None:
-    """Raise a `ConfigError` if a setting is above `most`."""
-    if value > most:
-        raise ConfigError(f"{name} must be at most {most:g}, not {value!r}")
+def whole_number(least: int, most: float = math.inf, /, **settings: Any) -> None:
+    """Raise a `ConfigError` unless all settings are whole numbers in this range."""
+    _in_range("a whole number", int, least, most, settings)
+
+
+def _in_range(
+    kind: str, types: Any, least: float, most: float, settings: Mapping[str, Any]
+) -> None:
+    for name, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, types) or not value >= least:
+            raise ConfigError(f"{name} must be {kind} of at least {least:g}, not {value!r}")
+        if value > most:
+            raise ConfigError(f"{name} must be at most {most:g}, not {value!r}")
 
 
 def level_settings(
@@ -233,7 +259,9 @@ def level_settings(
 def one_of(name: str, value: Any, choices: Sequence[str]) -> None:
     """Raise a `ConfigError` unless a setting is one of the known words."""
     if value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {value!r}{hint}")
 
 
 def penalty(name: str, value: Any) -> float:

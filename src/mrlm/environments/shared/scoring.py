@@ -1,8 +1,6 @@
 """Calls of a user's reward functions: detection of their form, their arguments, and validation of
 their results. Episodes that wait at the same time are scored in one call."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging
@@ -73,7 +71,7 @@ class RewardCalls:
     on_error: Literal["fail", "skip"] = "fail"
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any] | None) -> RewardCalls:
+    def of(cls, settings: Mapping[str, Any] | None) -> "RewardCalls":
         """From the argument `rewards` of an environment. Raises `ConfigError`: it is invalid."""
         values = dict(settings or {})
         names = [field.name for field in fields(cls)]

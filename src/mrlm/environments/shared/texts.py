@@ -44,8 +44,6 @@ class TextEnvironment(RowTasks, Environment):
             `exact`, `judge`, and the scores of the subclass.
         judge: the judge; see `judge_of`. A judging agent belongs to the environment, and acts
             second.
-        agents: name of the writing agent.
-        own: names of the scores of the subclass.
 
     Raises:
         ConfigError: an unknown score, weights that are not numbers above 0, a judge without a

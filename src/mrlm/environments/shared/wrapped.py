@@ -16,10 +16,6 @@ from mrlm.environments.shared.rows import built
 class Wrapped(Environment):
     """A wrapper of `environment`.
 
-    Args:
-        environment: the wrapped environment: an instance, or a config section with `env_type` and
-            its arguments.
-
     Raises:
         ConfigError: it is neither.
     """

@@ -1,8 +1,6 @@
 """Exact values of small card games of two players: expected reward, best response, exploitability,
 and equilibria by CFR+. All chance is in the deal: cards that are revealed later are hidden."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +48,6 @@ class Node:
     """A history of the game, with values for every deal at once.
 
     Args:
-        role: the role to move.
         keys: its information sets; a row of every table.
         rows: deal -> index of its information set, shape `[deals]`.
         member: 1 where a deal belongs to an information set, shape `[deals, information sets]`.
@@ -65,25 +62,21 @@ class Node:
     keys: list[Seen]
     rows: np.ndarray
     member: np.ndarray
-    children: list[Node]
+    children: "list[Node]"
     chips: np.ndarray
     chances: np.ndarray
     regrets: np.ndarray
     last: np.ndarray
     sums: np.ndarray
 
-    def walk(self) -> list[Node]:
+    def walk(self) -> "list[Node]":
         """This node and all below it where a player moves."""
         below = [node for child in self.children for node in child.walk()]
         return [self, *below] if self.children else []
 
 
 class GameTree:
-    """All histories of a game.
-
-    Args:
-        game: its rules.
-    """
+    """All histories of a game."""
 
     def __init__(self, game: CardGame) -> None:
         counts = Counter(game.deals)
@@ -253,9 +246,7 @@ def solve(game: CardGame, tolerance: float, most: int = 5000) -> dict[Seen, tupl
     predictive Blackwell approachability").
 
     Args:
-        game: its rules.
         tolerance: exploitability at which it is good enough.
-        most: iterations at most.
     """
     tree, strategy = GameTree(game), {}
     for iteration in range(1, most + 1):

@@ -6,32 +6,22 @@ the built-in ones are in `calculator.py`, `search.py` (by default over `atlas.py
 `files.py`, those of MCP servers in `mcp.py`.
 """
 
-from mrlm.environments.tools.builtin_tools import create_default_tool_registry
-from mrlm.environments.tools.calculator import calculate
-from mrlm.environments.tools.environment import ToolUseEnvironment
-from mrlm.environments.tools.files import Quota, Workspace
-from mrlm.environments.tools.generator import ToolProblem, ToolTaskGenerator
-from mrlm.environments.tools.mcp import MCPServer
-from mrlm.environments.tools.registry import ToolRegistry
-from mrlm.environments.tools.search import Document, LocalIndex, RetrievalServer, SearxNG
-from mrlm.environments.tools.tool import Tool, ToolError
-
-__all__ = [
-    "Document",
-    "LocalIndex",
-    "MCPServer",
-    "Quota",
-    "RetrievalServer",
-    "SearxNG",
-    "Tool",
-    "ToolError",
-    "ToolProblem",
-    "ToolRegistry",
-    "ToolTaskGenerator",
-    "ToolUseEnvironment",
-    "Workspace",
-    "calculate",
-    "create_default_tool_registry",
-]
+from mrlm.environments.tools.builtin_tools import (
+    create_default_tool_registry as create_default_tool_registry,
+)
+from mrlm.environments.tools.calculator import calculate as calculate
+from mrlm.environments.tools.environment import ToolUseEnvironment as ToolUseEnvironment
+from mrlm.environments.tools.files import Quota as Quota
+from mrlm.environments.tools.files import Workspace as Workspace
+from mrlm.environments.tools.generator import ToolProblem as ToolProblem
+from mrlm.environments.tools.generator import ToolTaskGenerator as ToolTaskGenerator
+from mrlm.environments.tools.mcp import MCPServer as MCPServer
+from mrlm.environments.tools.registry import ToolRegistry as ToolRegistry
+from mrlm.environments.tools.search import Document as Document
+from mrlm.environments.tools.search import LocalIndex as LocalIndex
+from mrlm.environments.tools.search import RetrievalServer as RetrievalServer
+from mrlm.environments.tools.search import SearxNG as SearxNG
+from mrlm.environments.tools.tool import Tool as Tool
+from mrlm.environments.tools.tool import ToolError as ToolError
 
 PLUGIN = ToolUseEnvironment

@@ -13,21 +13,13 @@ from mrlm.core.tool_calls import Malformed, ToolCall, answer_in, calls_in, writt
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.shared.questions import QuestionTable
-from mrlm.environments.shared.rows import (
-    RowTasks,
-    agent_names,
-    at_least,
-    built,
-    one_of,
-    row_matters,
-)
+from mrlm.environments.shared.rows import RowTasks, agent_names, built, row_matters, whole_number
 from mrlm.environments.tools.builtin_tools import FILES, create_default_tool_registry
 from mrlm.environments.tools.generator import KINDS, ToolTaskGenerator
 from mrlm.environments.tools.mcp import MCPServer
 from mrlm.environments.tools.registry import MAX_OUTPUT, TIMEOUT, Toolbox, ToolRegistry
 from mrlm.environments.tools.tasks import (
     ANSWERS,
-    CALL_FORMATS,
     GROUPS,
     CallFormat,
     accepted_of,
@@ -126,12 +118,9 @@ class ToolUseEnvironment(RowTasks, Environment):
         on_bad_row: OnBadRow = "raise",
         agents: str | Sequence[str] = "agent",
     ) -> None:
-        at_least("max_turns", max_turns, 1, whole=True)
-        at_least("max_calls", max_calls, 1, whole=True)
-        at_least("max_output", max_output, 1, whole=True)
+        whole_number(1, max_turns=max_turns, max_calls=max_calls, max_output=max_output)
         if isinstance(timeout, bool) or not timeout > 0:
             raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
-        one_of("call_format", call_format, CALL_FORMATS)
         self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.max_turns: int | None = max_turns
         self.max_calls = max_calls

@@ -1,12 +1,9 @@
 """A folder of files for one episode. Every path is walked one folder at a time from an open
 descriptor, links are never followed, and only regular files with one name are opened."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
-import secrets
 import stat
 import tempfile
 import weakref
@@ -16,6 +13,7 @@ from typing import Any
 
 from mrlm.core.errors import EpisodeError
 from mrlm.environments.tools.tool import ToolError
+from mrlm.sandbox.scratch import remove_tree
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -62,9 +60,10 @@ class Workspace:
         quota: Quota | None = None,
     ) -> None:
         self.quota: Quota = quota or Quota()
-        self._own = folder is None
         self.folder: str = tempfile.mkdtemp(prefix="mrlm-files-") if folder is None else str(folder)
-        self._finalizer = weakref.finalize(self, _let_go, self.folder, self._own)
+        self._finalizer = weakref.finalize(self, remove_tree, self.folder)
+        if folder is not None:
+            self._finalizer.detach()
         for path, content in (files or {}).items():
             self.write_file(path, content)
 
@@ -143,7 +142,7 @@ class Workspace:
                     contents[path] = self._read(folder, parts[-1])
         return contents
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Workspace":
         return Workspace(None, {p: c.decode() for p, c in self.files.items()}, self.quota)
 
     def _read(self, folder: int, name: str) -> bytes:
@@ -273,44 +272,3 @@ def _regular(status: os.stat_result, name: str) -> None:
         raise ToolError(f"{name!r} is a folder")
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise ToolError(f"{name!r} is no regular file with one name")
-
-
-# -- removal ---------------------------------------------------------------------------------------
-
-
-def _let_go(folder: str, temporary: bool) -> None:
-    if temporary:
-        with _opened(folder, []) as root:
-            remove_below(root)
-        os.rmdir(folder)
-
-
-def remove_below(root: int) -> None:
-    """Remove the content of a folder, of any depth and with any permissions. Links are removed,
-    never followed. Nested folders are moved to the top, one level at a time, so that depth requires
-    neither descriptors nor long paths."""
-    moved = f"{_OURS}{secrets.token_hex(8)}-"
-    number, done = _emptied(root, root, moved, 0), 0
-    while done < number:
-        name = f"{moved}{done}"
-        inner = os.open(name, _FOLDER, dir_fd=root)
-        try:
-            number = _emptied(inner, root, moved, number)
-        finally:
-            os.close(inner)
-        os.rmdir(name, dir_fd=root)
-        done += 1
-
-
-def _emptied(folder: int, root: int, moved: str, number: int) -> int:
-    """Unlink the files of a folder and move its folders to the root under the names `moved` plus a
-    number, counted from `number`; returns the next number."""
-    for name in os.listdir(folder):
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISDIR(status.st_mode):
-            os.chmod(name, 0o700, dir_fd=folder)
-            os.rename(name, f"{moved}{number}", src_dir_fd=folder, dst_dir_fd=root)
-            number += 1
-        else:
-            os.unlink(name, dir_fd=folder)
-    return number

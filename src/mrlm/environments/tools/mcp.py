@@ -2,8 +2,6 @@
 loop, serves all episodes, so that they share the server's state; an episode that begins after it
 was lost opens it again."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import itertools
@@ -115,7 +113,7 @@ class MCPServer(SharedByCopies):
         names = _names([self.prefix + one.name for one in self._listed])
         return [self._tool(one, name) for one, name in zip(self._listed, names, strict=True)]
 
-    def join(self, registry: ToolRegistry) -> MCPServer:
+    def join(self, registry: ToolRegistry) -> "MCPServer":
         """Register its tools; returns itself, to be closed at the end."""
         for tool in self.tools():
             registry.register(tool)

@@ -1,8 +1,6 @@
 """The registry of tools, and the tools of one episode: every call is checked, run under a deadline
 and answered with text."""
 
-from __future__ import annotations
-
 import asyncio
 import difflib
 import functools
@@ -48,7 +46,6 @@ class ToolRegistry(SharedByCopies):
         """Add a function or a tool, and return it, so that it can be used as a decorator.
 
         Args:
-            function: the function or the `Tool`.
             **options: options of `tool_of`, for a function: `name`, `description`, `quick`,
                 `deadline`.
 
@@ -79,7 +76,7 @@ class ToolRegistry(SharedByCopies):
         """The tool of a name, or `None`."""
         return self._tools.get(name)
 
-    def open(self, timeout: float = TIMEOUT, max_output: int = MAX_OUTPUT) -> Toolbox:
+    def open(self, timeout: float = TIMEOUT, max_output: int = MAX_OUTPUT) -> "Toolbox":
         """The tools of one episode."""
         for kit in {tool.kit.name: tool.kit for tool in self if tool.kit is not None}.values():
             if kit.prepare is not None:

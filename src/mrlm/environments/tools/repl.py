@@ -1,8 +1,6 @@
 """A Python interpreter for one episode. It runs in a sandbox, keeps its variables between calls,
 and is started at the first call."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
@@ -115,7 +113,7 @@ class PythonREPL:
         if session is not None:
             await session.close()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> PythonREPL:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PythonREPL":
         if self._session is not None:
             raise TypeError("a running interpreter cannot be copied")
         return PythonREPL(self._opened, self.timeout, self.limits)

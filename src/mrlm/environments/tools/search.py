@@ -49,9 +49,6 @@ class LocalIndex(SharedByCopies):
     """A BM25 index over documents in memory: with bm25s if installed (extra `search`), else with
     SQLite's FTS5. One index serves all episodes.
 
-    Args:
-        engine: `bm25s`, `fts5`, or `auto`.
-
     Raises:
         ConfigError: no documents, or the engine is not available.
     """

@@ -27,7 +27,6 @@ class Kit:
     """A group of tools that share a state per episode.
 
     Args:
-        name: name of the group.
         make: creates the state at the first call of one of its tools in an episode; the state may
             have a method `close`, synchronous or a coroutine function.
         prepare: called when an episode begins, so that errors are raised before the first call.
@@ -43,7 +42,6 @@ class Tool:
     """A function that models may call.
 
     Args:
-        name: its name.
         description: its description for the model.
         parameters: JSON schema of its arguments, an object.
         function: its implementation; with a kit, the first argument is the kit's state.

@@ -5,9 +5,9 @@ The environment and its rewards are in `environment.py`, measures against reward
 `presets.py`, the built-in texts in `pieces.py`.
 """
 
-from mrlm.environments.writing.environment import WritingEnvironment
-from mrlm.environments.writing.presets import PRESETS, LengthSpan, WritingRules
-
-__all__ = ["PRESETS", "LengthSpan", "WritingEnvironment", "WritingRules"]
+from mrlm.environments.writing.environment import WritingEnvironment as WritingEnvironment
+from mrlm.environments.writing.presets import PRESETS as PRESETS
+from mrlm.environments.writing.presets import LengthSpan as LengthSpan
+from mrlm.environments.writing.presets import WritingRules as WritingRules
 
 PLUGIN = WritingEnvironment

@@ -14,13 +14,12 @@ from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
-from mrlm.environments.shared.generators import chosen, first_of
+from mrlm.environments.shared.generators import first_of
 from mrlm.environments.shared.rows import (
     ABOVE_NOTHING,
     RowTable,
     RowTasks,
     agent_names,
-    one_of,
     others,
     row_matters,
 )
@@ -100,9 +99,7 @@ class WritingEnvironment(RowTasks, Environment):
         rules: Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
-        (name,) = chosen(preset, PRESETS, "preset")
-        one_of("rewards", rewards, ("team", "individual"))
-        self.preset: WritingPreset = PRESETS[name]
+        self.preset: WritingPreset = PRESETS[preset]
         self.agents: tuple[str, ...] = agent_names(self.preset.agents if agents is None else agents)
         if len(self.agents) < 2:
             raise ConfigError("agents: writing needs at least two writers, but got one")
@@ -111,7 +108,7 @@ class WritingEnvironment(RowTasks, Environment):
         self.rewards = rewards
         self.quality = quality
         self.seed = seed
-        self._label = f"writing-{name}"
+        self._label = f"writing-{preset}"
         if dataset is not None:
             convert = partial(_with_text, names=self.preset.columns, count=len(self.agents))
             settings = (eval_dataset, split, columns, on_bad_row, seed)
@@ -261,7 +258,6 @@ def gates(texts: Sequence[str], rules: WritingRules, own: int | None = None) -> 
     texts have in common. With more than two texts, the worst pair counts.
 
     Args:
-        texts: one per writer, in their order.
         own: score only this writer: its own length and transitions, and the pairs that it belongs
             to; all writers together when `None`.
     """

@@ -1,7 +1,5 @@
 """The parameters of each kind of writing: lengths, ratios, and the writers' prompts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -54,7 +52,7 @@ class WritingRules:
     relevant: float = 0.3
     covered: int = 4
 
-    def changed(self, settings: Mapping[str, Any]) -> WritingRules:
+    def changed(self, settings: Mapping[str, Any]) -> "WritingRules":
         """These rules with some of them replaced; a span is four numbers. Raises `ConfigError`: an
         unknown rule, or an invalid value."""
         names = {field.name for field in fields(self)}

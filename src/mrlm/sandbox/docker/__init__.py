@@ -1,5 +1,4 @@
 """Programs in containers, one container per program; `_inside` is process 1 of a container."""
 
-from mrlm.sandbox.docker.sandbox import DockerSandbox, from_words
-
-__all__ = ["DockerSandbox", "from_words"]
+from mrlm.sandbox.docker.sandbox import DockerSandbox as DockerSandbox
+from mrlm.sandbox.docker.sandbox import from_words as from_words

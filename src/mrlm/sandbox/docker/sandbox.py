@@ -1,8 +1,6 @@
 """A sandbox of containers: every program runs in a new one without network, capabilities or a
 writable system. Its isolation is as strong as the engine and its runtime."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -19,16 +17,11 @@ from typing import Any, TypeVar
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import in_thread
-from mrlm.sandbox.base import (
-    CheckedSandbox,
-    FramedSession,
-    check_positive,
-    check_words,
-    tried_twice,
-)
+from mrlm.sandbox.base import FramedSession, check_positive, check_words, tried_twice
 from mrlm.sandbox.docker.container import REMOVING, Container, ContainerEngine
 from mrlm.sandbox.types import (
     Limits,
+    Sandbox,
     SandboxError,
     SandboxResult,
     SandboxUnavailableError,
@@ -52,7 +45,7 @@ WORDS = ("image", "docker", "cpus", "runtime", "workers")
 """Its arguments in a config."""
 
 
-class DockerSandbox(CheckedSandbox["DockerSession"]):
+class DockerSandbox(Sandbox["DockerSession"]):
     """A sandbox that runs programs in containers.
 
     Args:
@@ -115,7 +108,7 @@ class DockerSandbox(CheckedSandbox["DockerSession"]):
 
     async def _session(
         self, program: str, files: Mapping[str, bytes], limits: Limits
-    ) -> DockerSession:
+    ) -> "DockerSession":
         limits = replace(limits, cpu=limits.cpu or 10 * limits.wall)
         begin = partial(self._begun, program, files, limits, session=True)
         return await self.while_wanted(lambda stop: DockerSession(self, begin, limits.wall, stop))

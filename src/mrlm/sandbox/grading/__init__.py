@@ -2,12 +2,10 @@
 programs (`judging`, `asserting`), on solutions in a sandbox (`solving`), whose values arrive as
 plain data (`plain`) and are compared here (`comparing`)."""
 
-from mrlm.sandbox.grading.asserting import grade_asserts, grade_class
-from mrlm.sandbox.grading.comparing import same
-from mrlm.sandbox.grading.judging import FunctionCall, grade_calls, grade_programs
-from mrlm.sandbox.grading.verdicts import GradingVerdict
-
-__all__ = [
-    "FunctionCall", "GradingVerdict", "grade_asserts", "grade_calls", "grade_class",
-    "grade_programs", "same",
-]  # fmt: skip
+from mrlm.sandbox.grading.asserting import grade_asserts as grade_asserts
+from mrlm.sandbox.grading.asserting import grade_class as grade_class
+from mrlm.sandbox.grading.comparing import same as same
+from mrlm.sandbox.grading.judging import FunctionCall as FunctionCall
+from mrlm.sandbox.grading.judging import grade_calls as grade_calls
+from mrlm.sandbox.grading.judging import grade_programs as grade_programs
+from mrlm.sandbox.grading.verdicts import GradingVerdict as GradingVerdict

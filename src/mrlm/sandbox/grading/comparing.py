@@ -20,8 +20,6 @@ def same(got: Any, expected: Any, rel_tol: float = 0.0) -> bool:
     number, and NaN never equals anything. Keys of dictionaries are compared like values.
 
     Args:
-        got: the value of the solution.
-        expected: the expected value.
         rel_tol: relative tolerance of floats (absolute if 0 is expected); not in sets and keys, and
             not between integers.
 

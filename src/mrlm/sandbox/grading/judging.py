@@ -25,8 +25,6 @@ class FunctionCall:
     Args:
         args: arguments by position: plain data (see `plain.pack`).
         expected: the expected value, compared by `same`.
-        kwargs: arguments by name.
-        also: further values that are right.
     """
 
     args: Sequence[Any] = ()

@@ -1,8 +1,6 @@
 """A sandbox on another machine, where `server` runs. Failures of the connection are `infra_error`
 or `SandboxError`, never a verdict on the program."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -17,12 +15,13 @@ from typing import Any
 from mrlm.core.errors import ConfigError, EngineError
 from mrlm.core.retries import Retries
 from mrlm.core.sync_async import in_thread, run_async
-from mrlm.sandbox.base import CheckedSandbox, check_positive, check_words
+from mrlm.sandbox.base import check_positive, check_words
 from mrlm.sandbox.remote import wire
 from mrlm.sandbox.remote.calling import Unanswered, address_of, answer, answer_now, token_in
 from mrlm.sandbox.types import (
     AnswerError,
     Limits,
+    Sandbox,
     SandboxError,
     SandboxResult,
     SandboxUnavailableError,
@@ -45,7 +44,7 @@ CLOSING = 5.0
 """Seconds allowed for closing a session; otherwise it ends with its lease."""
 
 
-class RemoteSandbox(CheckedSandbox["RemoteSession"]):
+class RemoteSandbox(Sandbox["RemoteSession"]):
     """A sandbox that runs programs on another machine.
 
     A request has an id, and the server executes it once, so it is sent again if no answer arrives.
@@ -106,7 +105,7 @@ class RemoteSandbox(CheckedSandbox["RemoteSession"]):
 
     async def _session(
         self, program: str, files: Mapping[str, bytes], limits: Limits
-    ) -> RemoteSession:
+    ) -> "RemoteSession":
         message = _request(program, files, limits)
         _said(await self.post("/session/open", message, limits.wall), "opened")
         return RemoteSession(self, message["id"])
