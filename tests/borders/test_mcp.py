@@ -1,7 +1,5 @@
 """Tools of a server of the `mcp` library: names, schemas, results, and reconnection."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """What is saved and published is loaded by transformers and PEFT in another process, from another
 folder, and answers as the run's last evaluation did."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A second process, which has only what a record or a card says, finds the run that was made."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

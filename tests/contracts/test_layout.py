@@ -1,8 +1,6 @@
 """The layout of the package, read from the source: one total order of folders in which imports go
 to earlier names only, and one importer for a heavy library."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -2,8 +2,6 @@
 and has its own folder, environment, arguments and output. What they share is never looked through
 for garbage, which took a second of each, and most of that at its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -62,7 +60,7 @@ class Launcher:
             text=True,
         )
 
-    def start(self, words: list[str], folder: Path, **environment: str) -> Started:
+    def start(self, words: list[str], folder: Path, **environment: str) -> "Started":
         """Start a process in a folder: a program with its arguments, or the name of a module."""
         out, err = folder / "stdout", folder / "stderr"
         out.write_text("")

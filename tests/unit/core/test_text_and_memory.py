@@ -1,7 +1,5 @@
 """Text that has no bytes, memory that the host does not give, and places of connections."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from types import SimpleNamespace
