@@ -10,13 +10,16 @@ from pathlib import Path
 
 from commands import Done
 
-PROGRAM = """
-import gc, json, os, runpy, sys
-gc.disable()
+IMPORTS = """
 import peft, tensorboardX, transformers
 from transformers.models.gpt2 import modeling_gpt2
 import mrlm.experiment, mrlm.play, mrlm.trainer
 transformers.AutoModelForCausalLM.from_pretrained(mrlm.default_model())
+"""
+PROGRAM = """
+import gc, json, os, runpy, sys
+gc.disable()
+{imports}
 gc.collect()
 gc.freeze()
 gc.set_threshold(50_000, 20, 20)
@@ -48,12 +51,12 @@ else:
 
 
 class Launcher:
-    """The process that the others are forked from, one at a time."""
+    """The process that the others are forked from, one at a time, with what it imports."""
 
-    def __init__(self) -> None:
+    def __init__(self, imports: str = IMPORTS) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
+            [sys.executable, "-c", PROGRAM.format(imports=imports)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
