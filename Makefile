@@ -22,8 +22,9 @@
 #   make clean        remove caches and build products; keeps $(VENV) and outputs/
 PYTHON ?= python3
 VENV ?= .venv
-# A third of the time tests wait for servers and processes: more workers than two cores.
-JOBS ?= 5
+# A third of the time tests wait for servers and processes: more workers than two cores. Each begins
+# with the imports and the collection of all tests, a dozen seconds of a core.
+JOBS ?= 3
 BIN = $(VENV)/bin
 SELECT = -m "not slow"
 

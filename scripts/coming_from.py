@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from mrlm.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+PAGES = [DOCS / "coming_from.md", *sorted((DOCS / "coming_from").glob("*.md"))]
 NAMES = ROOT / "scripts" / "coming_from.yaml"
 FIELDS = ROOT / "tests" / "fixtures" / "other_libraries.json"
 ALGORITHMS = {
@@ -86,13 +87,19 @@ MARKED = re.compile(
 """A table of a page: what is before it, the library, the kind of table, the table, its end."""
 
 
+@cache
+def _fields(algorithm: str) -> Collection[str]:
+    """The names of the settings of an algorithm."""
+    return algorithm_fields(registry.load("algorithms", algorithm)).keys()
+
+
 def meaning(name: str, algorithm: str) -> tuple[bool, str]:
     """Whether a setting or argument of another library has an equivalent, and which, or why not.
 
     Raises:
         KeyError: nothing is known of it.
     """
-    fields = algorithm_fields(registry.load("algorithms", algorithm))
+    fields = _fields(algorithm)
     if name in fields:
         return True, f"`{name}`"
     if name in inspect.signature(Trainer.__init__).parameters:
@@ -108,7 +115,7 @@ def meaning(name: str, algorithm: str) -> tuple[bool, str]:
             lacking = f"`{algorithm}` has no `{path}`"
             return False, lacking if word.absent is None else word.absent.reason
         return True, f"`{path}`"
-    if any(name in algorithm_fields(registry.load("algorithms", each)) for each in PLAYED):
+    if any(name in _fields(each) for each in PLAYED):
         return False, f"`{algorithm}` has no `{name}`"
     if name in ExperimentConfig.model_fields:
         return True, f"the section `{name}`"
@@ -130,13 +137,12 @@ def names() -> dict[str, Any]:
 @cache
 def pages() -> dict[Path, str]:
     """The pages with tables of other libraries -> their text."""
-    found = [DOCS / "coming_from.md", *sorted((DOCS / "coming_from").glob("*.md"))]
     return {
         page: MARKED.sub(
             lambda match: match[1] + TABLES[match[3]](match[2]) + "\n" + match[5],
             page.read_text(encoding="utf-8"),
         )
-        for page in found
+        for page in PAGES
     }
 
 

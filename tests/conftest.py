@@ -1,7 +1,5 @@
 """What tests share: the embedded model, and a tokenizer and engine that need none."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os

@@ -6,8 +6,6 @@ A file of this folder declares `TITLE`, `JUDGE` (the program that decides, which
 asks its judge several times says how often, with `record_property("cases", n)`.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers as they are written, and whether graders and loaders read them."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

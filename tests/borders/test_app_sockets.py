@@ -1,8 +1,6 @@
 """Clients of apps that vanish, repeat, hang and come late, each on a socket of its own: the episode
 goes on or fails in a defined way, and nothing of them is left."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

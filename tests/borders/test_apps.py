@@ -1,7 +1,5 @@
 """Apps that call agents through the OpenAI client, which is the judge of what it gets."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Programs are judged as plain Python judges them with the data set's own harness."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

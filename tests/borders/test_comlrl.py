@@ -1,8 +1,6 @@
 """CoMLRL's trainers and ours run the same scripts in one process, and both count: joint rewards,
 optimiser steps of every agent, rates, evaluations, epochs, sampling settings and defaults."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from collections.abc import Mapping

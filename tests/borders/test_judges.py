@@ -1,8 +1,6 @@
 """Judges of texts and debates: replies as models write them, and reward models as transformers
 scores them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tools of a server of the `mcp` library: names, schemas, results, and reconnection."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
@@ -97,13 +95,27 @@ def call(server: MCPServer, tool_name: str, **arguments: Any) -> str:
     return run_async(registry.open().call(tool, tool.arguments(arguments)))
 
 
-def judged(command: list[str], name: str, arguments: dict[str, Any]) -> Any:
-    """The result of the library's own client."""
+RIGHT: list[tuple[str, str, dict[str, Any]]] = [
+    ("plain", "plain", {"anything": 1}),
+    ("any_of", "any.of", {"id": 3}),
+    ("any_of", "any.of", {"name": "ann"}),
+    ("any_of_2", "any-of", {"other": "x"}),
+    ("all_of", "all_of", {"x": 1, "y": 2}),
+    ("ref", "ref", {"x": 4}),
+]
+GIVEN = ["structured", "both", "resource", "link", "image", "nothing", "error", "structured error"]
 
-    async def ask() -> Any:
+
+@pytest.fixture(scope="module")
+def judged(command: list[str]) -> dict[str, Any]:
+    """What the library's own client gets: a tool and its arguments -> the result."""
+    calls = [(theirs, arguments) for _, theirs, arguments in RIGHT]
+    calls += [("give", {"what": what}) for what in GIVEN]
+
+    async def ask() -> dict[str, Any]:
         target = mcp.StdioServerParameters(command=command[0], args=command[1:])
         async with mcp.Client(target) as client:
-            return await client.call_tool(name, arguments)
+            return {f"{name} {given}": await client.call_tool(name, given) for name, given in calls}
 
     return run_async(ask())
 
@@ -113,21 +125,11 @@ def test_names_are_kept_apart(server: MCPServer) -> None:
     assert names == ("plain", "any_of", "any_of_2", "all_of", "ref", "give")
 
 
-@pytest.mark.parametrize(
-    ("name", "theirs", "arguments"),
-    [
-        ("plain", "plain", {"anything": 1}),
-        ("any_of", "any.of", {"id": 3}),
-        ("any_of", "any.of", {"name": "ann"}),
-        ("any_of_2", "any-of", {"other": "x"}),
-        ("all_of", "all_of", {"x": 1, "y": 2}),
-        ("ref", "ref", {"x": 4}),
-    ],
-)
+@pytest.mark.parametrize(("name", "theirs", "arguments"), RIGHT)
 def test_a_right_call_arrives(
-    server: MCPServer, command: list[str], name: str, theirs: str, arguments: dict[str, Any]
+    server: MCPServer, judged: dict[str, Any], name: str, theirs: str, arguments: dict[str, Any]
 ) -> None:
-    assert call(server, name, **arguments) == judged(command, theirs, arguments).content[0].text
+    assert call(server, name, **arguments) == judged[f"{theirs} {arguments}"].content[0].text
 
 
 @pytest.mark.parametrize(
@@ -146,14 +148,12 @@ def test_a_wrong_call_is_named(
         call(server, name, **arguments)
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["structured", "both", "resource", "link", "image", "nothing", "error", "structured error"],
-)
+@pytest.mark.parametrize("what", GIVEN)
 def test_a_result_is_what_the_client_reads(
-    server: MCPServer, command: list[str], what: str
+    server: MCPServer, judged: dict[str, Any], what: str
 ) -> None:
-    result = judged(command, "give", {"what": what})
+    given = {"what": what}
+    result = judged[f"give {given}"]
     try:
         text, failed = call(server, "give", what=what), False
     except ToolError as error:

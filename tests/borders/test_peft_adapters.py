@@ -1,7 +1,5 @@
 """Every adapter of PEFT, through every door, moves as in PEFT's own step, and is copied whole."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,20 +1,17 @@
 """What is saved and published is loaded by transformers and PEFT in another process, from another
 folder, and answers as the run's last evaluation did."""
 
-from __future__ import annotations
-
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adapters import KINDS, ROWS, peft_model, tokenizer
+from forking import Launcher
 from mrlm import ExperimentConfig, Team, default_model, read_run
 from mrlm.algorithms.magrpo import MAGRPOTrainer
 from mrlm.algorithms.sft import SFTTrainer
@@ -32,12 +29,12 @@ DIFFERENCES = (
 
 PROGRAM = """
 import json, sys
+from pathlib import Path
 import torch
 from peft import AutoPeftModelForCausalLM, PeftModel
 from transformers import AutoModelForCausalLM
-from pathlib import Path
 answers = []
-for case in json.load(sys.stdin):
+for case in json.loads(Path("asked.json").read_text()):
     folder = case["folder"]
     if case.get("base"):
         base = AutoModelForCausalLM.from_pretrained(case["base"])
@@ -68,25 +65,21 @@ WORDS: dict[str, Any] = {
 }
 
 
-def judged(cases: list[dict[str, Any]], elsewhere: Path) -> list[Any]:
-    """The greedy tokens of every case, from a process that knows nothing of this library."""
-    return program(PROGRAM, cases, elsewhere)
+@pytest.fixture(scope="module")
+def stranger() -> Iterator[Launcher]:
+    """Starts processes that know nothing of this library."""
+    made = Launcher("import peft, transformers")
+    yield made
+    made.close()
 
 
-def program(text: str, data: Any, folder: Path) -> list[Any]:
-    """The answers of a program that reads `data` and runs in a folder."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        input=json.dumps(data),
-        cwd=folder,
-        env=clean | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.rpartition("ANSWERS")[2])
+def program(stranger: Launcher, text: str, asked: Any, folder: Path) -> list[Any]:
+    """The answers of a program that reads what it is asked and runs in a folder."""
+    (folder / "program.py").write_text(text)
+    (folder / "asked.json").write_text(json.dumps(asked))
+    done = stranger.run([str(folder / "program.py")], folder)
+    assert done.code == 0, done.err[-2000:]
+    return json.loads(done.out.rpartition("ANSWERS")[2])
 
 
 def asked(result: Any) -> list[tuple[list[int], list[int]]]:
@@ -126,13 +119,15 @@ FEW = ("lora", "tokens", "pissa", "head")
     ],
 )
 def test_every_adapter_answers_elsewhere_as_in_the_last_evaluation(
-    kinds: tuple[str, ...], tmp_path: Path, record_property: Any
+    kinds: tuple[str, ...], tmp_path: Path, stranger: Launcher, record_property: Any
 ) -> None:
     answers = {kind: trained(kind, tmp_path / kind) for kind in kinds}
     cases = [case(tmp_path / kind / "final", turns) for kind, turns in answers.items()]
     first = answers[kinds[0]]
     given = case(tmp_path / kinds[0] / "final", first, base=default_model())
-    *found, plain, explicit = judged([*cases, case(Path(default_model()), first), given], tmp_path)
+    *found, plain, explicit = program(
+        stranger, PROGRAM, [*cases, case(Path(default_model()), first), given], tmp_path
+    )
     record_property("cases", len(cases) + 1)
     for kind, tokens in zip(kinds, found, strict=True):
         assert tokens == [completion for _, completion in answers[kind]], kind
@@ -168,7 +163,7 @@ def last_evaluation(run: Path) -> list[tuple[list[int], list[int]]]:
 
 
 def test_a_pipeline_and_what_is_published_of_it(
-    tmp_path: Path, tiny_path: str, record_property: Any
+    tmp_path: Path, tiny_path: str, stranger: Launcher, record_property: Any
 ) -> None:
     """`final/` has both stages; published by the hub id of its base, merged, and as a folder whose
     base moved with it."""
@@ -196,7 +191,7 @@ def test_a_pipeline_and_what_is_published_of_it(
         case(tmp_path / "packed", turns),
         case(run / "1-sft" / "final", turns),
     ]
-    *found, first_stage = judged(cases, tmp_path)
+    *found, first_stage = program(stranger, PROGRAM, cases, tmp_path)
     record_property("cases", len(found))
     assert all(tokens == [completion for _, completion in turns] for tokens in found)
     assert first_stage != found[0]
@@ -240,12 +235,14 @@ def test_what_agents_read_is_published_too(tmp_path: Path) -> None:
 
 
 CARD = """
-import json, re, sys
+import json, os, re, sys
 from pathlib import Path
+asked = json.loads(Path("asked.json").read_text())
+os.chdir("moved")
 (lines,) = re.findall("## Load.*?```python\\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
 exec(lines)
 answers = []
-for prompt, count in json.load(sys.stdin):
+for prompt, count in asked:
     ids = list(prompt)
     with torch.no_grad():
         for _ in range(count):
@@ -258,7 +255,12 @@ print("ANSWERS" + json.dumps(answers))
 
 @pytest.mark.parametrize("kind", ["nf4", pytest.param("int8", marks=pytest.mark.slow)])
 def test_adapters_of_a_quantised_base_answer_elsewhere_by_the_lines_of_their_card(
-    kind: str, tmp_path: Path, tiny_path: str, record_property: Any, caplog: Any
+    kind: str,
+    tmp_path: Path,
+    tiny_path: str,
+    stranger: Launcher,
+    record_property: Any,
+    caplog: Any,
 ) -> None:
     """Merged, they need no quantised base, and nothing but rounding moves their logits."""
     pytest.importorskip("bitsandbytes")
@@ -280,8 +282,8 @@ def test_adapters_of_a_quantised_base_answer_elsewhere_by_the_lines_of_their_car
     base.rename(tmp_path / "gone")
     (tmp_path / "packed").rename(tmp_path / "moved")
     prompts = [(prompt, len(completion)) for prompt, completion in turns]
-    found = program(CARD, prompts, tmp_path / "moved")
-    (merged,) = judged([case(tmp_path / "merged", turns)], tmp_path)
+    found = program(stranger, CARD, prompts, tmp_path)
+    (merged,) = program(stranger, PROGRAM, [case(tmp_path / "merged", turns)], tmp_path)
     record_property("cases", len(turns) * 2)
     assert found == merged == [completion for _, completion in turns]
     played = Team.from_pretrained(tmp_path / "moved").play(seed=0)

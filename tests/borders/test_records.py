@@ -1,19 +1,15 @@
 """A second process, which has only what a record or a card says, finds the run that was made."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
+from forking import Launcher
 from mrlm import read_run
 
 TITLE = "Records and cards of runs from Python"
@@ -72,8 +68,7 @@ SECOND = """
 import contextlib, io, json, sys
 from mrlm import cli
 
-sys.path.insert(0, "")
-for arguments in json.load(sys.stdin):
+for arguments in json.loads(sys.argv[1]):
     sys.argv, out, err = ["mrlm", *arguments], io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -87,29 +82,25 @@ KINDS = ("module", "guarded", "path")
 Done = tuple[int, str, str]
 
 
-def _run(arguments: Sequence[str], folder: Path, given: str = "") -> str:
-    settings = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=settings, input=given, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+def _run(launcher: Launcher, folder: Path, name: str, text: str, *arguments: str) -> str:
+    (folder / name).write_text(text)
+    done = launcher.run([str(folder / name), *arguments], folder)
+    assert done.code == 0, done.err[-2000:]
+    return done.out
 
 
-def _mrlm(folder: Path, *commands: Sequence[str]) -> list[Done]:
+def _mrlm(launcher: Launcher, folder: Path, *commands: Sequence[str]) -> list[Done]:
     """Exit code, output and errors of commands, in one other process."""
-    lines = _run(["-c", SECOND], folder, json.dumps(commands)).splitlines()
+    lines = _run(launcher, folder, "second.py", SECOND, json.dumps(commands)).splitlines()
     return [tuple(json.loads(line)) for line in lines]
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(tmp_path_factory: pytest.TempPathFactory, launcher: Launcher) -> Path:
     """A folder with a program, its module, and a run of each kind."""
     folder = tmp_path_factory.mktemp("programs")
     (folder / "scoring.py").write_text(MODULE)
-    (folder / "program.py").write_text(PROGRAM)
-    _run(["program.py"], folder)
+    _run(launcher, folder, "program.py", PROGRAM)
     return folder
 
 
@@ -118,7 +109,7 @@ def _episode(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def second(programs: Path) -> Mapping[str, Done]:
+def second(programs: Path, launcher: Launcher) -> Mapping[str, Done]:
     """What another process says: command -> its result."""
     commands = [
         command
@@ -131,7 +122,7 @@ def second(programs: Path) -> Mapping[str, Done]:
     ]
     commands += ["train --resume part training.num_iterations=4", "doctor path"]
     commands += [command for command, _ in REFUSED]
-    done = _mrlm(programs, *(command.split() for command in commands))
+    done = _mrlm(launcher, programs, *(command.split() for command in commands))
     return dict(zip(commands, done, strict=True))
 
 
@@ -190,7 +181,7 @@ def test_what_only_the_program_has_is_named(
 
 
 def test_a_card_says_reproduce_where_another_folder_gives_the_same_model(
-    programs: Path, tmp_path: Path
+    programs: Path, tmp_path: Path, launcher: Launcher
 ) -> None:
     card = (programs / "module/final/README.md").read_text(encoding="utf-8")
     assert "## Reproduce" not in card and "the model object of policy" in card
@@ -204,13 +195,13 @@ def test_a_card_says_reproduce_where_another_folder_gives_the_same_model(
         "grpo": {"group_size": 2},
     }
     (tmp_path / "built_in.yaml").write_text(yaml.safe_dump(config))
-    assert _mrlm(tmp_path, ["train", "--config", "built_in.yaml"])[0][0] == 0
+    assert _mrlm(launcher, tmp_path, ["train", "--config", "built_in.yaml"])[0][0] == 0
     final = tmp_path / "first/final"
     assert "## Reproduce" in (final / "README.md").read_text(encoding="utf-8")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "train.yaml").write_bytes((final / "train.yaml").read_bytes())
-    code, _, err = _mrlm(elsewhere, ["train", "--config", "train.yaml"])[0]
+    code, _, err = _mrlm(launcher, elsewhere, ["train", "--config", "train.yaml"])[0]
     assert code == 0, err
     files = sorted(each.relative_to(final) for each in final.rglob("*.safetensors"))
     same = elsewhere / "outputs/built_in/final"

@@ -1,8 +1,6 @@
 """Rows in the forms of other projects: the conversations are those that `datasets` and the formats'
 own documentation give, or the row is refused by name."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Policies over HTTP, as the `openai` client and its typed responses see them; and replies of other
 servers, as that client delivers them."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 """Conversations and rows rendered with the templates of other projects, compared with what
 transformers renders and what TRL's training templates mark."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import groupby

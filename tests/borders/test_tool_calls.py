@@ -1,7 +1,5 @@
 """Tool calls that other projects' templates write, parsed by the environment and the server."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a step trains: decay groups, master weights, epochs, forked rollouts, autocast, dropout."""
 
-from __future__ import annotations
-
 import copy
 import math
 from pathlib import Path

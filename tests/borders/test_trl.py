@@ -1,8 +1,6 @@
 """TRL's trainers and ours run the same scripts in one process, and both count: prompts and
 completions, optimiser steps, rates, evaluations, checkpoints, epochs, settings and defaults."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The divergences of `distill`, and their gradients, are those of TRL's distillation on the same
 logits in one process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Worlds of other libraries, played beside the library's own loop: equal rewards and ends."""
 
-from __future__ import annotations
-
 import random
 from contextlib import redirect_stdout
 from io import StringIO

@@ -1,7 +1,5 @@
 """An OpenEnv server played by the library's own client and by ours: equal texts and returns."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -16,13 +14,7 @@ from mrlm.environments.openenv import OpenEnvEnvironment
 pytest.importorskip("openenv", reason="the package openenv is not installed")
 import uvicorn
 from openenv.core import GenericEnvClient  # pyright: ignore[reportMissingImports]
-from openenv.core.env_server import (  # pyright: ignore[reportMissingImports]
-    Action,
-    Environment,
-    Observation,
-    State,
-    create_fastapi_app,
-)
+from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app  # pyright: ignore[reportMissingImports]
 
 TITLE = "Environments of OpenEnv servers"
 JUDGE = "openenv (its own client)"

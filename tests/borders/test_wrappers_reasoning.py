@@ -1,7 +1,5 @@
 """Questions of reasoning_gym beside the library's own loop: equal texts and equal scores."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What reward functions of verifiers see of an answer: the trace of the library's own types."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

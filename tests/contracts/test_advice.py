@@ -1,7 +1,5 @@
 """The advice of a refusal is followed: no refusal leads to another one."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The contract of an algorithm: which names a subclass may override, and that whatever runs one
 reads no others."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, fields, is_dataclass

@@ -1,8 +1,6 @@
 """Every algorithm comes with a config that runs, its own or the smallest there is, and every
 algorithm of a paper with a section in the docs; the script trains them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -65,10 +63,7 @@ def test_a_config_trains(algorithm: str, tmp_path: Path) -> None:
     changes = ["training.report_to=none", f"output_dir={tmp_path / 'o'}"]
     config = config_of(algorithm, changes)
     size = min(config.training.batch_size, 8)
-    short = {
-        "training": {"num_iterations": 1, "batch_size": size},
-        "evaluation": {"episodes": 2},
-    }
+    short = {"training": {"num_iterations": 1, "batch_size": size}, "evaluation": {"episodes": 2}}
     stages = [merge(stage.changes, {"name": stage.name, **short}) for stage in config.stages]
     config = config.merged({**short, "stages": stages} if stages else short)
     result = run_experiment(config)
@@ -165,11 +160,7 @@ def test_the_algorithm_of_the_page_ranks_siblings(
 def marl(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [str(MARL), *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
+        [str(MARL), *arguments], cwd=cwd, env=environment, capture_output=True, text=True
     )
 
 

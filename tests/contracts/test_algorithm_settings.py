@@ -2,8 +2,6 @@
 default that changes is news for users, a bound that is lost lets nonsense in. Where a change is
 meant, `python tests/contracts/test_algorithm_settings.py` writes the table anew."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import fields

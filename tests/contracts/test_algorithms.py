@@ -1,7 +1,5 @@
 """The contract of every file in `algorithms/`."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import json

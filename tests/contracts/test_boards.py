@@ -1,8 +1,6 @@
 """Boards of all environments: pure functions of their state, bounded, and without the secrets of
 others in an agent's view."""
 
-from __future__ import annotations
-
 import copy
 import re
 from typing import Any

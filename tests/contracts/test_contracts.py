@@ -2,8 +2,6 @@
 plug-in is tested the moment it exists. (Algorithms have contract tests of their own, and what is
 promised about tasks and experts is in `test_environments.py`.)"""
 
-from __future__ import annotations
-
 import inspect
 import math
 import pickle
@@ -28,14 +26,7 @@ from every_environment import (
 from mrlm.core import registry
 from mrlm.core.environment import Environment
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import (
-    Message,
-    Observation,
-    Reward,
-    SamplingParams,
-    StepResult,
-    Task,
-)
+from mrlm.core.types import Message, Observation, Reward, SamplingParams, StepResult, Task
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 

@@ -2,8 +2,6 @@
 that `mrlm` exports, and what every algorithm asks of a run as it comes, with the constants of its
 class. Where a change is meant, `python tests/contracts/test_defaults.py` writes the table again."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Mapping

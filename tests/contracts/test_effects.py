@@ -5,8 +5,6 @@ neither refused nor declared idle (`matters`) must change what the algorithm com
 declared idle must not. A setting without a case fails.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import warnings

@@ -1,8 +1,6 @@
 """Every argument of every engine changes something: what it says, or what it hands to the client or
 the model that it asks. One whose effect is seen elsewhere names the test. Trackers take none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx2 as httpx
@@ -190,12 +188,7 @@ def test_vllm_is_asked_for_the_model_of_that_name(
     assert run_async(named()) != run_async(named(model="mine")) == "mine"
 
 
-SCRIPTED: dict[str, Any] = {
-    "script": ["no"],
-    "tokenizer": None,
-    "max_context": 9,
-    "logprob": -2.0,
-}
+SCRIPTED: dict[str, Any] = {"script": ["no"], "tokenizer": None, "max_context": 9, "logprob": -2.0}
 
 
 class Doubled:

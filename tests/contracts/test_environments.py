@@ -1,7 +1,5 @@
 """Every environment keeps the contract: seeded, held out, won by its expert and by nobody lazy."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -9,10 +7,7 @@ import pytest
 
 from every_environment import ALL, expert, has_expert, make, play, settled
 from mrlm.core import registry
-from mrlm.core.environment import (
-    SingleAgentEnvironment,
-    check_environment,
-)
+from mrlm.core.environment import SingleAgentEnvironment, check_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, StepResult, Task
 from mrlm.environments.length import LengthEnvironment

@@ -1,7 +1,5 @@
 """`mrlm init` and `mrlm quickstart`: files and texts; tests/system/test_wheel.py trains them."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -5,8 +5,6 @@ For the sections the proof is a run: tiny experiments are trained, and what the 
 (Settings of algorithms: `test_effects.py`.)
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """`mrlm new`: what it writes trains as it is, is what CONTRIBUTING.md shows, and is never laid over
 a file that exists."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -28,10 +26,7 @@ def test_the_page_shows_what_is_written() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written_trains_as_it_is(
-    kind: Kind,
-    run: Mrlm,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: Kind, run: Mrlm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -49,10 +44,7 @@ def test_what_is_written_trains_as_it_is(
 
 @pytest.mark.parametrize("name", ["My", "a-b", "class", "1st", "json"])
 def test_a_name_that_cannot_be_imported_is_refused(
-    name: str,
-    run: Mrlm,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, run: Mrlm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = run("new", "algorithm", name)

@@ -1,8 +1,6 @@
 """What a run logs, computed by hand on small cases: failed, pruned and greedy episodes, two
 environments, two micro-batches, two policies."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

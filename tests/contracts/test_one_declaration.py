@@ -1,8 +1,6 @@
 """A sampling parameter, and a column of numbers per token, is declared once: with one more line in
 `core/sampling.py` or `core/types.py`, every door has the new one or refuses it by name."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """One new file is enough: the plug-ins that CONTRIBUTING.md shows are put into a copy of the
 project, and its own tests pass there with nothing else touched."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

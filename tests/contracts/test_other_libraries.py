@@ -1,8 +1,6 @@
 """Every setting of TRL, CoMLRL, RLlib and verifiers has a place here or a reason; what their users
 type runs."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib
@@ -169,7 +167,7 @@ def test_what_the_pages_say_instead_exists():
         _exists("agents: {solver: {prompt: Be brief.}}")
 
 
-@pytest.mark.parametrize("page", coming_from.pages(), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", coming_from.PAGES, ids=lambda page: page.stem)
 def test_the_page_is_made_of_the_tables(page):
     text = page.read_text(encoding="utf-8")
     assert text.count("written by `python -m scripts.coming_from`") >= 2
@@ -333,10 +331,7 @@ def test_the_arguments_of_their_trainers(tiny_path):
     assert (lora.r, lora.alpha, lora.target_modules) == (2, 4, ["q_proj"])
     with pytest.raises(ConfigError, match="bias"):
         GRPOTrainer(
-            tiny_path,
-            train_dataset=ROWS,
-            reward_funcs=_ones,
-            peft_config=LoraConfig(bias="all"),
+            tiny_path, train_dataset=ROWS, reward_funcs=_ones, peft_config=LoraConfig(bias="all")
         )
 
 

@@ -1,8 +1,6 @@
 """What an object of this library can do is a typed field of its base class. `getattr` with a
 default and `hasattr` are for objects of others, which are listed here."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the pages say of a plug-in is what its file says."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

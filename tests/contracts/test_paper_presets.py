@@ -1,7 +1,5 @@
 """Presets resolve to the numbers of their papers, which are written down here a second time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -190,11 +188,7 @@ PAPERS: dict[str, tuple[str, float | None, dict[str, Any]]] = {
         1e-6,
         {"group_size": 8, "kl_coef": 0.0, "invalid_penalty": 0.1, "scale_rewards": "group"},
     ),
-    "spiral": (
-        "spiral",
-        1e-6,
-        {"decay": 0.95, "gamma": 1.0, "update_epochs": 2, "debias": False},
-    ),
+    "spiral": ("spiral", 1e-6, {"decay": 0.95, "gamma": 1.0, "update_epochs": 2, "debias": False}),
     "rema": ("rema", 1e-6, {"loss_type": "turn", "dual_clip": 3.0, "group_size": 16}),
     "dpo": ("dpo", 1e-6, {"loss_type": "sigmoid", "beta": 0.1}),
     "marshal": (
@@ -235,25 +229,12 @@ PAPERS: dict[str, tuple[str, float | None, dict[str, Any]]] = {
     "remax": (
         "remax",
         1e-6,
-        {
-            "loss_type": "reinforce",
-            "aggregation": "token_mean",
-            "kl_coef": 0.05,
-            "group_size": 1,
-        },
+        {"loss_type": "reinforce", "aggregation": "token_mean", "kl_coef": 0.05, "group_size": 1},
     ),
     "online_dpo": ("online_dpo", None, {"loss_type": "sigmoid", "group_size": 2}),
-    "gkd": (
-        "distill",
-        None,
-        {"divergence": "forward", "aggregation": "sequence_mean_token_mean"},
-    ),
+    "gkd": ("distill", None, {"divergence": "forward", "aggregation": "sequence_mean_token_mean"}),
     "sft": ("sft", 9.65e-6, {"mode": "behavioral_cloning"}),
-    "reward_model": (
-        "reward_model",
-        None,
-        {"center_rewards_coefficient": 0.0, "update_epochs": 1},
-    ),
+    "reward_model": ("reward_model", None, {"center_rewards_coefficient": 0.0, "update_epochs": 1}),
     "vdn": ("vdn", None, {"mode": "bon", "gamma": 0.99, "gae_lambda": 0.0}),
     "qmix": (
         "qmix",

@@ -2,8 +2,6 @@
 episodes in which it should matter, and what is shown, paid or asked must be something else. An
 argument without a case fails, and one whose effect is seen elsewhere only names the test."""
 
-from __future__ import annotations
-
 import ast
 import json
 import random

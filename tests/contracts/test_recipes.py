@@ -1,8 +1,6 @@
 """Recipes of papers: the same keys at every scale, a source beside every number, working commands,
 and tables that state what was run."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

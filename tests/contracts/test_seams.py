@@ -1,8 +1,6 @@
 """Where parts meet, signatures have types: no `Any` in the interfaces that plug-ins implement and
 users call."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

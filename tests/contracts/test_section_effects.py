@@ -2,8 +2,6 @@
 should matter, and what the run computed, said and wrote must be something else. A key without a
 case fails, and a key whose effect no such run shows names the test that shows it."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

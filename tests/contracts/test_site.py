@@ -1,8 +1,6 @@
 """The documentation's site: every page has a place and no link is broken, every public name is
 documented, and the tutorials are notebooks with a picture at their end."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

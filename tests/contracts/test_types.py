@@ -1,7 +1,5 @@
 """What a user imports has types that a checker can read."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The package has no function and no class that only tests call."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

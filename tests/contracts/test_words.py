@@ -1,7 +1,5 @@
 """The words of docstrings, comments, messages and pages: the field's, in plain sentences."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

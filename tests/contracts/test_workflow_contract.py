@@ -1,8 +1,6 @@
 """The contract of a workflow: a class with typed capabilities, and one place that wraps a plain
 function, wherever a user gives one."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Callable

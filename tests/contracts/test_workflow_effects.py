@@ -1,8 +1,6 @@
 """Every setting of every workflow changes what agents are asked, or what they are paid; a setting
 without a case fails."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -104,12 +102,7 @@ CASES: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
     "self_play": {**BETWEEN, "rotate": case(False)},
     "single_turn": {},
     "summarize": {**TEAM, "ask": case("Sum up.")},
-    "tree": {
-        **BETWEEN,
-        "branches": case(3),
-        "select": case("best"),
-        "max_leaves": case(3),
-    },
+    "tree": {**BETWEEN, "branches": case(3), "select": case("best"), "max_leaves": case(3)},
     "turns": BETWEEN,
 }
 UNSHOWN = {f"{name}.external_prompt_passthrough" for name in ("turns", "tree", "self_play")}

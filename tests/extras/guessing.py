@@ -1,8 +1,6 @@
 """An OpenEnv server for the tests: a number from 0 to 9 is to be guessed, or a sum to be said as
 JSON. `python guessing.py number 8765`."""
 
-from __future__ import annotations
-
 import random
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """A taskset of verifiers, as a user would write it: sums, with two rewards and a metric."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import verifiers.v1 as vf
@@ -37,9 +35,7 @@ class Sums(vf.Taskset[SumTask, SumsConfig]):
         for first in range(self.config.largest + 1):
             for second in range(self.config.largest + 1):
                 data = SumData(
-                    prompt=f"{first}+{second}=",
-                    system_prompt="Add.",
-                    answer=str(first + second),
+                    prompt=f"{first}+{second}=", system_prompt="Add.", answer=str(first + second)
                 )
                 yield SumTask(data, self.config.task)
 

@@ -1,8 +1,6 @@
 """One app of three agents through the client of another library: the losses are those of the
 OpenAI client's (`make test-extras`; each library in an environment of its own)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import cache

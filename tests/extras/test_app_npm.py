@@ -1,8 +1,6 @@
 """The app of three agents as a program of Node with the npm package `openai`, also in the sandbox:
 the losses are those of the Python client (`make test-extras`)."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

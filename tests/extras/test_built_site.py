@@ -1,8 +1,6 @@
 """The site is built, requests nothing from other hosts, and its search works from disk; the
 tutorials run as notebooks. Needs the extra `docs`: `make docs-test`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

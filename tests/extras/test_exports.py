@@ -1,7 +1,5 @@
 """Exports of a record, read by the libraries that they are written for."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

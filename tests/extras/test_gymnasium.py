@@ -1,7 +1,5 @@
 """Environments of Gymnasium, with the library itself (`make test-extras`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Environments behind OpenEnv servers, with the library itself (`make test-extras`)."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

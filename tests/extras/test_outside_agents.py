@@ -1,8 +1,6 @@
 """Agents of LangChain and LlamaIndex through our OpenAI door, with the libraries themselves
 (`make test-extras`)."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Iterator

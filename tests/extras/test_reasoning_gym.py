@@ -1,7 +1,5 @@
 """Tasks of reasoning-gym, with the library itself (`make test-extras`)."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

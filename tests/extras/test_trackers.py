@@ -1,7 +1,5 @@
 """The trackers with their real libraries, without a network."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

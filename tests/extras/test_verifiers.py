@@ -1,7 +1,5 @@
 """Tasksets of verifiers, with the library itself (`make test-extras`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

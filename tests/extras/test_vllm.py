@@ -1,8 +1,6 @@
 """Training whose words a real vLLM samples, on a processor (`make test-extras`): after every update
 the server has the weights that are trained, and rewards rise as they do in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path

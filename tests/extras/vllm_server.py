@@ -1,7 +1,5 @@
 """A real vLLM server on a processor, as long as a block lasts (`make test-extras`)."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

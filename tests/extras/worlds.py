@@ -1,7 +1,5 @@
 """What every world of another library promises, tried on one that is given."""
 
-from __future__ import annotations
-
 import copy
 import time
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A program that samples with the lean engine on the fake accelerator, as
 `test_engine_accelerated.py` starts it: it compares with the CPU, and prints what was counted."""
 
-from __future__ import annotations
-
 import functools
 import json
 import sys

@@ -1,7 +1,5 @@
 """Adapters of PEFT of every kind, on the embedded model, and PEFT's own training of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """An engine whose policies add the numbers they read, rightly or not, by the seed of the request:
 for episodes whose culprit is known."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

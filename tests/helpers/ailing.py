@@ -1,7 +1,5 @@
 """Small runs with planted diseases: environments, algorithms, an engine and a policy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

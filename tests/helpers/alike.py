@@ -1,7 +1,5 @@
 """Runs that must come to the same on however many processes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

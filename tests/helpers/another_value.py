@@ -1,7 +1,5 @@
 """Settings by their dotted names, and another value of one, made of its default."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from typing import Any

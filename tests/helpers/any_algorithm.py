@@ -1,7 +1,5 @@
 """An experiment of two steps for any algorithm, on models with different tokenizers."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Apps played with scripted agents."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

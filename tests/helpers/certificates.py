@@ -1,7 +1,5 @@
 """Certificates for tests: an authority and what it certifies."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from dataclasses import dataclass

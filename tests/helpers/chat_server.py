@@ -1,7 +1,5 @@
 """A server that speaks chat completions over real sockets, and fails on request."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -25,7 +23,7 @@ class Fault:
     cut: bool = False
 
     @classmethod
-    def saying(cls, status: int, message: str, code: str | None = None, **headers: str) -> Fault:
+    def saying(cls, status: int, message: str, code: str | None = None, **headers: str) -> "Fault":
         body = json.dumps({"error": {"message": message, "code": code}}).encode()
         return cls(status, body, {name.replace("_", "-"): text for name, text in headers.items()})
 

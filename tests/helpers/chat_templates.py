@@ -1,7 +1,5 @@
 """Chat templates of other projects, conversations for them, and a tokenizer with their tokens."""
 
-from __future__ import annotations
-
 import copy
 import re
 import zipfile
@@ -70,10 +68,7 @@ CONVERSATIONS: dict[str, tuple[list[JSON], list[JSON] | None]] = {
         None,
     ),
     "call": ([user("Oslo?"), said("", tool_calls=[call(1, "Oslo")])], TOOLS),
-    "parallel": (
-        [user("Both?"), said("", tool_calls=[call(1, "Oslo"), call(2, "Bergen")])],
-        TOOLS,
-    ),
+    "parallel": ([user("Both?"), said("", tool_calls=[call(1, "Oslo"), call(2, "Bergen")])], TOOLS),
     "results": (
         [
             *(user("Oslo?"), said("", tool_calls=[call(1, "Oslo")])),

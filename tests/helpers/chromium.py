@@ -1,7 +1,5 @@
 """A headless Chromium over its debugging pipe: the standard library only, no port, no package."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import fcntl

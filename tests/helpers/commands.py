@@ -1,7 +1,5 @@
 """The command line in this process, for tests of commands."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable, Iterator

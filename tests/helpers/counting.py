@@ -1,8 +1,6 @@
 """Plays the world that counts on a server, whatever the network does, and says whether every step
 happened once. A real run in small: many episodes at once, and one that failed is played again."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

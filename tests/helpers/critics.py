@@ -1,7 +1,5 @@
 """Episodes with values, as a critic reads and leaves them."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

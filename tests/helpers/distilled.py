@@ -1,7 +1,5 @@
 """Rollouts and models to distil, and the divergences as their formulas state them."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

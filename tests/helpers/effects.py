@@ -1,7 +1,5 @@
 """A case is another value of a setting; a setting without one names the test of its effect."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

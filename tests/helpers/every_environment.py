@@ -1,7 +1,5 @@
 """Every environment of the package with what it needs, and those who play it."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import math
@@ -39,12 +37,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "reference": {"dataset": PAIRS},
     "centralised": {"environment": {"env_type": "relay"}},
     "difference": {"environment": MatrixEnvironment("xor"), "default": "A"},
-    "world_model": {
-        "model": "mrlm/tiny",
-        "dataset": PROMPTS,
-        "max_turns": 2,
-        "max_new_tokens": 4,
-    },
+    "world_model": {"model": "mrlm/tiny", "dataset": PROMPTS, "max_turns": 2, "max_new_tokens": 4},
     "noisy_debate": {"wrong": 0.0},
 }
 """Arguments of the worlds that cannot be made without any, or do not always reward the best."""

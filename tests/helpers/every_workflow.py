@@ -1,7 +1,5 @@
 """A world that pays by what is said, and a config that plays it with any workflow."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A recorded run for exports: one agent, several agents, tools, failures, unusual values."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ and what waits for the device is counted. A process registers it once, before it
 A tensor of the device shares its memory with a tensor of the CPU (both made by DLPack from one
 another); every operation that torch dispatches to the device runs on the latter."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections import Counter

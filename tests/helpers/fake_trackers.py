@@ -1,7 +1,5 @@
 """Trackers that note what they are sent."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

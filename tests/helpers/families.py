@@ -1,7 +1,5 @@
 """Models of every family that the lean paths know, a few thousand random weights each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

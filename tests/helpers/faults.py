@@ -5,8 +5,6 @@ world that counts what it hears, so that a step that happened twice, or never, i
 `python tests/helpers/faults.py --target PORT --seed N ...` runs both in a process of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

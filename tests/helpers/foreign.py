@@ -1,7 +1,5 @@
 """Models other than the embedded one."""
 
-from __future__ import annotations
-
 import types
 from pathlib import Path
 from typing import Any

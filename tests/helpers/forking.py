@@ -2,8 +2,6 @@
 and has its own folder, environment, arguments and output. What they share is never looked through
 for garbage, which took a second of each, and most of that at its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -12,13 +10,16 @@ from pathlib import Path
 
 from commands import Done
 
-PROGRAM = """
-import gc, json, os, runpy, sys
-gc.disable()
+IMPORTS = """
 import peft, tensorboardX, transformers
 from transformers.models.gpt2 import modeling_gpt2
 import mrlm.experiment, mrlm.play, mrlm.trainer
 transformers.AutoModelForCausalLM.from_pretrained(mrlm.default_model())
+"""
+PROGRAM = """
+import gc, json, os, runpy, sys
+gc.disable()
+{imports}
 gc.collect()
 gc.freeze()
 gc.set_threshold(50_000, 20, 20)
@@ -50,19 +51,19 @@ else:
 
 
 class Launcher:
-    """The process that the others are forked from, one at a time."""
+    """The process that the others are forked from, one at a time, with what it imports."""
 
-    def __init__(self) -> None:
+    def __init__(self, imports: str = IMPORTS) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
+            [sys.executable, "-c", PROGRAM.format(imports=imports)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
-    def start(self, words: list[str], folder: Path, **environment: str) -> Started:
+    def start(self, words: list[str], folder: Path, **environment: str) -> "Started":
         """Start a process in a folder: a program with its arguments, or the name of a module."""
         out, err = folder / "stdout", folder / "stderr"
         out.write_text("")

@@ -1,7 +1,5 @@
 """Those who play games of two seats: an expert, a script, one answer for all."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 

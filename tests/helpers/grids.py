@@ -1,7 +1,5 @@
 """Parts of grids: some members are quick tests, the others slow ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Groups of episodes written down by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

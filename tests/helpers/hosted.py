@@ -1,8 +1,6 @@
 """A server in a thread of this process, its workers in processes, and a client that speaks the bare
 protocol: for tests of either end."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Coroutine, Sequence
@@ -60,7 +58,7 @@ class Hosted:
         """Its workers."""
         return [worker.process.pid for worker in self.server.pool.workers]
 
-    def client(self, **more: Any) -> Client:
+    def client(self, **more: Any) -> "Client":
         """Somebody who calls it."""
         return Client(self.server.address, **{"token": self.settings.token, **more})
 
@@ -97,7 +95,7 @@ class Client:
         """How the server is."""
         return self.stub.Info(pb.InfoRequest(), metadata=self.metadata)
 
-    def open(self, world: str, key: str = "", arguments: str = "", **more: Any) -> Session:
+    def open(self, world: str, key: str = "", arguments: str = "", **more: Any) -> "Session":
         """A session of a world."""
         named = pb.World(environment=world, arguments_json=arguments)
         reply = self.call(pb.Request(open=pb.Open(world=named, key=key, **more)))

@@ -1,8 +1,6 @@
 """A small hub: the requests of `HfApi.create_repo`, `upload_folder` and `snapshot_download`, with
 repositories of regular files in memory."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

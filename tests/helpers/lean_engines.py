@@ -1,7 +1,5 @@
 """Requests for engines, and lean engines of several families that answer as the reference does."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Every number that a run logs, and the test that computes it by hand. A name that is not in the
 table of metrics fails the test that logged it; a row without its test fails, too."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What a run has logged, what it has gained, and a run to be resumed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

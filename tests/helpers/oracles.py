@@ -1,7 +1,5 @@
 """Batches of which losses are worked out by hand."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Sources of other libraries, and the names that our pages give of them."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util

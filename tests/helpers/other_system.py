@@ -1,8 +1,6 @@
 """A program that makes this Linux look like a Mac to the package, and to it alone: without `prctl`,
 `/proc`, affinity of processors, seccomp, and with a GPU that has no float64."""
 
-from __future__ import annotations
-
 import builtins
 import ctypes
 import io

@@ -1,7 +1,5 @@
 """Where things are: the project, its tests, and what processes of tests import from."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Episodes as worlds and engines leave them, and a causal model of a few lines."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

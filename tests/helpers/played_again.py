@@ -1,7 +1,5 @@
 """Branches of an episode for the viewer's tests."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Servers of policies for tests: `mrlm serve` in a process of its own, or its doors in this one;
 and a world that pays at once."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import signal

@@ -1,8 +1,6 @@
 """Several processes that train together, as torchrun starts them, and what came of their runs. Run
 as a program it forks the processes, so that they begin with the libraries imported."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Run folders as the record's schema 2 describes them, of any size, without a model."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

@@ -1,7 +1,5 @@
 """The recorded episodes of a run folder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

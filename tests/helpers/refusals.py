@@ -1,7 +1,5 @@
 """The command in one process, and what it refuses."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import sys

@@ -1,8 +1,6 @@
 """Worlds with arguments that do not travel (functions, instances), for servers in tests: a user's
 own functions, named as `module:function`."""
 
-from __future__ import annotations
-
 import asyncio
 
 from every_environment import make

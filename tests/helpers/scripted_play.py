@@ -1,7 +1,5 @@
 """Play of a world by engines that say what a script says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mrlm.core.chat import Chat

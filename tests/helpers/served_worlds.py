@@ -1,7 +1,5 @@
 """Worlds as users write them, that do what they are told: the words of an agent are an order."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -68,7 +66,7 @@ class Scene(Environment):
             with open(self.touch, "a") as file:
                 file.write("closed\n")
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Scene:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Scene":
         if not self.copies and self.count:
             raise TypeError("it cannot be copied")
         return type(self)(self.count, self.touch, self.copies)

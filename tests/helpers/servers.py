@@ -1,7 +1,5 @@
 """Environment servers for tests: in this process, and as processes of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """The commands that pages show."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from typing import Any

@@ -1,7 +1,5 @@
 """Environments of a few lines that configs name."""
 
-from __future__ import annotations
-
 from benchmarks.worlds import reward_of
 
 from mrlm.core.environment import Environment

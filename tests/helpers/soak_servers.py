@@ -3,8 +3,6 @@ a thousand sessions of which half vanish. `python tests/helpers/soak_servers.py`
 out and ends with 1 if a step happened twice or never, or a session was lost or kept; short forms
 are tests."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Worlds for tests of play beside learning: the same episodes, in different moods."""
 
-from __future__ import annotations
-
 import random
 import time
 from dataclasses import replace

@@ -4,8 +4,6 @@ text."""
 
 # ruff: noqa: RUF001 (the bars in the tokens of DeepSeek are wide ones)
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache

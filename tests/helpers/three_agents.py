@@ -1,7 +1,5 @@
 """An app of three agents, as its owner wrote it."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A config of a few steps of every algorithm."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a learner does on the lean path and on the reference's."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

@@ -2,8 +2,6 @@
 sequences of several lengths, as operations that compute on the CPU and count once on the fake
 accelerator."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Real runs for tests of the viewer's pages, and what every page must be."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

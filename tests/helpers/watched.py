@@ -1,7 +1,5 @@
 """Live runs, servers of the viewer, and pages that are open in a browser meanwhile."""
 
-from __future__ import annotations
-
 import gzip
 import http.client
 import json

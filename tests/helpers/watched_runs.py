@@ -1,7 +1,5 @@
 """Runs of two policies, and which of them moved in every step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -13,8 +13,6 @@ fail unchanged are left out. Survivors are listed in `outputs/mutants/survivors.
 are no different are named in `equivalent.txt`, by the same keys.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib

@@ -1,7 +1,5 @@
 """Mutants of a source file: one small change each, of a kind that a developer makes by mistake."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Callable, Iterator

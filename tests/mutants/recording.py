@@ -1,8 +1,6 @@
 """Which test reaches which line: each file of tests has a record of its own, which is written when
 its last test is over."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter
@@ -45,7 +43,7 @@ class Reached:
                 self.widths.update(tests)
 
     @classmethod
-    def read(cls, files: list[str]) -> Reached:
+    def read(cls, files: list[str]) -> "Reached":
         """What is recorded of some files of tests."""
         found = cls()
         for file in sorted(files):

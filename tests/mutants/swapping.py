@@ -1,8 +1,6 @@
 """A mutant in the running process: the code of the functions that it changes is exchanged, so that
 nothing is imported or collected again."""
 
-from __future__ import annotations
-
 import ast
 import gc
 from collections import defaultdict

@@ -1,8 +1,6 @@
 """The losses of GRPO, RLOO and DPO, their gradients and the advantages of both are those of TRL on
 the same model and the same tokens. Needs TRL, which `pip install -e ".[bench]"` brings."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,7 @@ pytest.importorskip("trl", reason='TRL is not installed; pip install -e ".[bench
 
 from benchmarks.models import make_model, make_tokenizer
 from datasets import Dataset
-from trl import (  # pyright: ignore[reportMissingImports]
-    DPOConfig,
-    DPOTrainer,
-    GRPOConfig,
-    GRPOTrainer,
-    RLOOConfig,
-    RLOOTrainer,
-)
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # pyright: ignore[reportMissingImports]
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.grpo import GRPO
@@ -165,10 +156,7 @@ GRPO_LOSSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"loss_type": "dapo", "clip_range_high": 0.28},
         {"loss_type": "dapo", "epsilon_high": 0.28},
     ),
-    "dr_grpo": (
-        {"loss_type": "dr_grpo", "constant_length": LONGEST},
-        {"loss_type": "dr_grpo"},
-    ),
+    "dr_grpo": ({"loss_type": "dr_grpo", "constant_length": LONGEST}, {"loss_type": "dr_grpo"}),
     "gspo": (
         {"loss_type": "gspo", "clip_range": 0.2, "clip_range_high": 0.2},
         {"loss_type": "grpo", "importance_sampling_level": "sequence"},

@@ -1,8 +1,6 @@
 """Numbers by agent: weighted by tokens they are the policy's own, for every algorithm, and they
 stay where nothing is trained."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

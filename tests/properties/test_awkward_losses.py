@@ -2,8 +2,6 @@
 uneven lengths, advantages per token, sequences that break off, agents that are silent, turns whose
 advantages are 0 or missing, and batches cut into several micro-batches."""
 
-from __future__ import annotations
-
 import math
 import random
 from itertools import chain, groupby

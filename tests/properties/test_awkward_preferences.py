@@ -3,8 +3,6 @@ its own in plain loops: conversations of several turns and uneven lengths, turns
 not trained, sides that break off, agents that are silent, and batches cut into several
 micro-batches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """A baseline takes out what has nothing to do with an answer: a constant on every reward changes no
 gradient, and every turn is compared with turns that as much follows."""
 
-from __future__ import annotations
-
 import copy
 import math
 import random

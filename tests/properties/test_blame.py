@@ -1,7 +1,5 @@
 """The benchmark of blame: errors are planted as it says, and methods are scored against them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Text is never control: whatever a message spells, only the template writes control tokens, and a
 text that spells none is tokenised as it always was."""
 
-from __future__ import annotations
-
 import logging
 import random
 from typing import Any
@@ -163,10 +161,7 @@ HONEST = [
 def honest_texts() -> list[str]:
     rng = random.Random(7)
     alphabet = "ab AZ09\n\t .,<>|[]/{}()'\"▁é本🙂-_=+"
-    return [
-        *HONEST,
-        *("".join(rng.choices(alphabet, k=rng.randrange(1, 60))) for _ in range(80)),
-    ]
+    return [*HONEST, *("".join(rng.choices(alphabet, k=rng.randrange(1, 60))) for _ in range(80))]
 
 
 @pytest.mark.parametrize("name", ALL)

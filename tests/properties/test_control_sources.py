@@ -1,8 +1,6 @@
 """Role tokens spelled by everyone whose words reach a prompt, in worlds as they are played: every
 prompt is made of as many messages as its reader was shown, and no more."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A permanent error of an engine ends the run, whatever the workflow was doing when it came."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

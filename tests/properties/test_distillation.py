@@ -1,8 +1,6 @@
 """Distillation: exact divergences have the gradients of autograd, sampled ones those of all tokens
 together, a policy that is its own teacher has none, and all entry points give the same numbers."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

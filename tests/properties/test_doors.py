@@ -1,8 +1,6 @@
 """Three doors, one room: a config file, a trainer and a loop of one's own give the same gradients
 on the same rollouts."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The exact gradients that the credit of algorithms is measured against, and what they say."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -121,10 +119,7 @@ LONG = ("climbing", "chain", "dense4")
 
 @pytest.mark.parametrize(
     ("name", "batches"),
-    [
-        ("chain", 40),
-        *(pytest.param(game, 100, marks=pytest.mark.slow) for game in LONG),
-    ],
+    [("chain", 40), *(pytest.param(game, 100, marks=pytest.mark.slow) for game in LONG)],
 )
 def test_credit_without_scales_points_where_the_gradient_does(name: str, batches: int) -> None:
     for each in measure(GAMES[name], UNBIASED, batches=batches, seeds=(0,)):

@@ -1,7 +1,5 @@
 """Text of messages never becomes a control token, whatever a template does to it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 """The tiny model improves at the games with state: a base that names moves alike is trained from
 three seeds, and the lower 95 % bound of what it gains is above 0."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

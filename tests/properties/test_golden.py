@@ -5,8 +5,6 @@ What is compared are runs with each other, on the machine the tests run on; no n
 because the last bits of a sum differ between machines.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

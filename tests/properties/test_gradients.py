@@ -1,8 +1,6 @@
 """What gets a gradient and what does not: every sampled token of a trained agent, and nothing
 else."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -2,8 +2,6 @@
 a step each, in which every policy learns; the slow ones take two. What is not in the table is tried
 as its seats say."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kuhn poker's known numbers, against the world itself and against trying everything."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """The lean forward computes what a model's own forward computes, and less of it."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import logging
@@ -25,14 +23,7 @@ from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.core.errors import TrainingError
 from mrlm.learn.data.batch import Batch, Loss, pack
 from mrlm.learn.data.samples import split
-from mrlm.learn.fast import (
-    cpu_backends,
-    forward,
-    matmul,
-    packed_pass,
-    prefix_tree,
-    row_blocks,
-)
+from mrlm.learn.fast import cpu_backends, forward, matmul, packed_pass, prefix_tree, row_blocks
 from mrlm.learn.fast.elementwise import Norm
 from mrlm.learn.fast.forward import LeanForward
 from mrlm.learn.fast.llama_modules import NotLean, anatomy_of

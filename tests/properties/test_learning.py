@@ -1,8 +1,6 @@
 """The learning curves: what their page states about identical algorithms and about `climbing` is
 true, a quick run trains and continues where it was killed, and the page is what the runs say."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

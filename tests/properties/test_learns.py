@@ -1,8 +1,6 @@
 """What a user expects first of all: it learns. A tiny model really improves, from the seed up, on
 held-out tasks."""
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Sequence
@@ -66,8 +64,7 @@ output_dir: {tmp_path / "run"}
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n != "ppo")) for n in RL],
+    "algorithm", [pytest.param(n, marks=[pytest.mark.slow] * (n != "ppo")) for n in RL]
 )
 def test_every_policy_gradient_learns_a_bandit(algorithm: str, tmp_path: Path) -> None:
     """Lower 95 % bound of the improvement over three seeds is above 0."""

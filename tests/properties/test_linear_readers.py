@@ -1,7 +1,5 @@
 """Whatever a model writes, reading it takes time in proportion to its length."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -2,8 +2,6 @@
 trainer's episodes, a loop of one's own over their rollouts, and an environment behind a server
 write the same advantages."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools
@@ -220,10 +218,7 @@ def server() -> Iterator[InProcess]:
     [name if name in SERVED else pytest.param(name, marks=pytest.mark.slow) for name in NAMES],
 )
 def test_an_environment_behind_a_server_gives_the_same_advantages(
-    name: str,
-    models: tuple[str, str],
-    server: InProcess,
-    tmp_path: Path,
+    name: str, models: tuple[str, str], server: InProcess, tmp_path: Path
 ) -> None:
     case = (1 if name in ONE_TURN else 3, 2, "dense", 0.9)
     here = Trained(config_of(name, *case, models[0]), tmp_path / "here")

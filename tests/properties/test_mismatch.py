@@ -1,8 +1,6 @@
 """`mismatch_kl`: what is trained on was sampled with the weights that are trained, whatever the
 algorithm, the engine, the binding, the head, the optimiser, the temperature and the precision."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -24,15 +22,7 @@ from mrlm.config import parse_config
 from mrlm.core.environment import Environment
 from mrlm.core.errors import CheckError, ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import (
-    Message,
-    Observation,
-    Reward,
-    SamplingParams,
-    StepResult,
-    Task,
-    Turn,
-)
+from mrlm.core.types import Message, Observation, Reward, SamplingParams, StepResult, Task, Turn
 from mrlm.learn import mismatch
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.data.batch import Loss, Outputs, Sample, pack

@@ -1,7 +1,5 @@
 """The formulas give the numbers of the reference implementations, or those worked out by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -31,10 +29,7 @@ def close(found, expected, tolerance=1e-5):
 
 
 LOSSES = {
-    "reinforce, token mean": (
-        {"loss_type": "reinforce", "aggregation": "token_mean"},
-        0.283333,
-    ),
+    "reinforce, token mean": ({"loss_type": "reinforce", "aggregation": "token_mean"}, 0.283333),
     "reinforce, exact": ({"loss_type": "reinforce"}, 0.85),
     "ppo": ({}, -0.277836),
     "ppo, grpo's mean": ({"loss_type": "grpo"}, 0.085356),
@@ -82,10 +77,7 @@ def test_two_sided_clipping_bounds_what_a_negative_advantage_costs():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        (
-            {"delta": 1.1},
-            r"delta=1.1 must exceed 1 \+ clip_range_high, 1.2; set it higher",
-        ),
+        ({"delta": 1.1}, r"delta=1.1 must exceed 1 \+ clip_range_high, 1.2; set it higher"),
         ({"delta": 4.0, "loss_type": "cispo"}, r"delta=4.0: loss_type='cispo' clips no ratio"),
         ({"kl_bias_correction": True}, r"kl_bias_correction .* kl_coef is 0; remove it"),
     ],

@@ -1,7 +1,5 @@
 """The smallest planning puzzle is learned: trees of scored answers improve a small model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

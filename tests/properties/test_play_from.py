@@ -1,8 +1,6 @@
 """Play goes on from any turn of the past: with nothing changed as in the record, whatever the
 workflow, and with a change only after it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -80,12 +78,7 @@ def test_with_nothing_changed_it_goes_on_as_recorded(workflow: str, tmp_path: Pa
     world = {"env_type": "math", "difficulty_range": [1, 1]} if single else {"env_type": "length"}
     agents = {name: {} for name in TEAM} if single else None
     changes = {"workflow": {"name": workflow}, "agents": agents} | MORE.get(workflow, {})
-    training = {
-        "algorithm": "magrpo",
-        "num_iterations": 1,
-        "batch_size": 1,
-        "report_to": "none",
-    }
+    training = {"algorithm": "magrpo", "num_iterations": 1, "batch_size": 1, "report_to": "none"}
     folder = trained(
         tmp_path, environments=[WORLD.get(workflow, world)], training=training, **changes
     )

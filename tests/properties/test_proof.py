@@ -1,8 +1,6 @@
 """After every exchange of weights an engine proves that it samples with those that are trained: any
 one tensor that stays behind is found at the first step."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from pathlib import Path

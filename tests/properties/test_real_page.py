@@ -1,8 +1,6 @@
 """The runs of a pretrained model: settings that exist, tasks that reward what they say, outcomes
 that follow from runs, and a page that says what was measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Any episode of the past is played again, token for token, or it is said what is different."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -52,9 +50,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two policies, one an adapter with dropout; evaluated twice and at the start."""
     folder = tmp_path_factory.mktemp("team") / "run"
     policies = {"first": {}, "second": {"lora": {"r": 4, "dropout": 0.1}}}
-    run_experiment(
-        config(folder, policies=policies, evaluation={"episodes": 2, "every": 2}),
-    )
+    run_experiment(config(folder, policies=policies, evaluation={"episodes": 2, "every": 2}))
     return folder
 
 
@@ -216,11 +212,7 @@ def test_recorded_words_stand_for_a_policy_behind_an_api(tmp_path: Path) -> None
         endpoint = {"base_url": served.url, "model": "judge"}
         policies = {"first": {}, "second": {"endpoint": endpoint}}
         run_experiment(
-            config(
-                tmp_path / "run",
-                policies=policies,
-                evaluation={"episodes": 2, "every": 2},
-            )
+            config(tmp_path / "run", policies=policies, evaluation={"episodes": 2, "every": 2})
         )
         asked = len(served.bodies)
         for kind, step in (("train", 4), ("eval", 2)):

@@ -1,8 +1,6 @@
 """A replay with columns computes, bit for bit, the row that a run with `record.tokens: all` holds,
 also of episodes whose tokens the run did not record."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -25,18 +23,12 @@ OWN: dict[str, Any] = {"policies": {"a": {}, "b": {}}}
 TREE = {"workflow": {"name": "tree", "branches": 2}}
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "grpo": (OWN | {"grpo": {"group_size": 2}}, set()),
-    "grpo with a reference": (
-        TEAM | {"grpo": {"group_size": 2, "kl_coef": 0.1}},
-        {"ref_logprobs"},
-    ),
+    "grpo with a reference": (TEAM | {"grpo": {"group_size": 2, "kl_coef": 0.1}}, {"ref_logprobs"}),
     "ppo": (TEAM | {"ppo": {"kl_coef": 0.05}}, {"values", "returns", "ref_logprobs"}),
     "magrpo": (TEAM | {"magrpo": {"group_size": 2}}, {"returns"}),
     "magrpo tree": (TEAM | TREE | {"magrpo": {}}, {"returns"}),
     "happo": (OWN | {"happo": {}}, {"values", "returns", "old_logprobs"}),
-    "grpo ahead": (
-        OWN | {"grpo": {"group_size": 2}, "training": {"max_lag": 1}},
-        {"old_logprobs"},
-    ),
+    "grpo ahead": (OWN | {"grpo": {"group_size": 2}, "training": {"max_lag": 1}}, {"old_logprobs"}),
 }
 """Name, which begins with that of the algorithm -> changes of the config, and columns that its
 tokens have besides the usual ones."""

@@ -1,8 +1,6 @@
 """A solution's exception is data: whatever it raises, in whatever form it is tested, it fails; and
 honest code that uses exceptions and iterators as Python means them passes as it always did."""
 
-from __future__ import annotations
-
 import asyncio
 import builtins
 import unittest

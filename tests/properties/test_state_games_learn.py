@@ -1,8 +1,6 @@
 """The configs of environments with a state, as they are: reward rises from every seed, a critic
 explains returns, and a pair with a signal does what no agent can do without it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -2,8 +2,6 @@
 base, with models of different tokenizers, in one turn and in three. It trains, or the config says
 in one sentence why it cannot be."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path
@@ -27,7 +25,7 @@ BINDINGS = ("shared", "separate", "lora", "tokenizers")
 TURNS = (1, 3)
 
 REFUSED: dict[tuple[str, str], str] = {
-    ("happo", "shared"): "share the policy 'team'; give each a policy (or an adapter) of its own",
+    ("happo", "shared"): "share the policy 'team'; give each a policy (or an adapter) of its own"
 }
 """(algorithm, binding) -> what the sentence says that refuses it; `*` stands for any binding."""
 
@@ -48,11 +46,7 @@ def covering() -> list[Any]:
 
 @pytest.mark.parametrize(("algorithm", "binding", "turns"), covering())
 def test_any_algorithm_can_be_put_in_the_place_of_any_other(
-    algorithm: str,
-    binding: str,
-    turns: int,
-    models: tuple[str, str],
-    tmp_path: Path,
+    algorithm: str, binding: str, turns: int, models: tuple[str, str], tmp_path: Path
 ) -> None:
     given = settings(algorithm, binding, turns, models) | {"output_dir": str(tmp_path / "run")}
     kept = {key: value for key, value in TABLE[algorithm].config.items() if key not in LEARNING}

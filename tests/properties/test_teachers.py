@@ -1,8 +1,6 @@
 """Teachers: on a server they give the numbers of a teacher here; one that reads more has the
 gradient of autograd with its longer prompts; and whoever plays, the policy's tokens are trained."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Exact values of greedy joint policies and their exploitability, against policies made by hand and
 against what the library samples greedily."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One scale for a team's counterfactual advantages, measured against the true gradient of games."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

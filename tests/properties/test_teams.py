@@ -1,8 +1,6 @@
 """The comparison of teams with single agents: equal tokens, equal first weights, predictions that
 are scored as they say, and a page that says what was measured."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Every world is the same through a server as in this process: tasks, states, observations, rewards
 and experts."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

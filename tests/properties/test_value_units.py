@@ -1,7 +1,5 @@
 """One level for all actor-critics, and the units that values are learned in."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

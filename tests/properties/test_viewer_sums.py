@@ -2,8 +2,6 @@
 trained are hatched and no others, and the painted advantages of a turn add up to those that the
 learner computed its loss from."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field

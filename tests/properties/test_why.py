@@ -1,8 +1,6 @@
 """Credit by replay: where it is known which agent erred, that one is named, and the numbers keep
 the laws of what they estimate."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

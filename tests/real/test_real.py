@@ -2,8 +2,6 @@
 read by PEFT, transformers, llama.cpp and the `openai` client. It is `smollm2` of the cache, or the
 folder in MRLM_REAL_MODEL; MRLM_REAL_WHEEL is the wheel with its GGUF file."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Disks that are full: the run ends with an error that says so, and goes on when there is room."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

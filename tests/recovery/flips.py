@@ -1,7 +1,5 @@
 """Checkpoints whose bits flip: it is noticed and said, and an older one taken."""
 
-from __future__ import annotations
-
 import logging
 import random
 import time

@@ -1,7 +1,5 @@
 """Runs that are killed again and again: what they come to is what nobody disturbed comes to."""
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

@@ -1,7 +1,5 @@
 """Ways of running that a campaign disturbs, one run of each, and what it came to."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

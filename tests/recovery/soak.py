@@ -3,8 +3,6 @@ happens, a run that is started again comes to the numbers of one that nobody dis
 `python tests/recovery/soak.py` says what came out; a short form is a test.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -4,8 +4,6 @@
 it came to each; `MRLM_FILE_LIMIT=bytes` lets no file grow beyond that.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

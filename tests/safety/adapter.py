@@ -6,8 +6,6 @@
 The environment variable `MRLM_TEST_ISOLATION` says how programs are shut in (`auto` if not set).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ wrong as JSON. Everything is imported first: the new user may not read where it 
     python -m tests.safety.as_ordinary_user TIER KIND PART PARTS
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

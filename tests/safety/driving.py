@@ -1,7 +1,5 @@
 """The project's own parts, each behind the plainest function that an attack needs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

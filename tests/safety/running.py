@@ -1,8 +1,6 @@
 """Runs attacks and looks at the host afterwards: a file with a secret, sockets that listen,
 processes, descriptors and temporary files. What a case says of itself proves nothing."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket
@@ -15,15 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.safety.cases import (
-    MARKER,
-    WON,
-    Answer,
-    Calculation,
-    FileUse,
-    Program,
-    Solution,
-)
+from tests.safety.cases import MARKER, WON, Answer, Calculation, FileUse, Program, Solution
 
 from mrlm.sandbox import Limits, LocalSandbox
 

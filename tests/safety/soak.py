@@ -2,8 +2,6 @@
 lengths, one after the other and side by side. `python tests/safety/soak.py 10000` says what came
 out; a short form is a test."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

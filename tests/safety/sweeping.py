@@ -1,7 +1,5 @@
 """Cases of a kind in one tier, one after the other or side by side: what is wrong with which."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Nothing that a model writes harms the host, is paid for nothing, hangs, or leaves something."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

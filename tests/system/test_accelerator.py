@@ -1,8 +1,6 @@
 """Runs on a device that is not the CPU: every tensor is made on the right one, and every algorithm
 computes there what it computes on the CPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """What the doors of a server let in is decided before it works: a real server, asked for more than
 it can ever do, by its CPU time, by its replies, and by whether others are answered meanwhile."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Agents behind an API beside agents that learn: whole runs against a real server."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,8 +1,6 @@
 """Whatever is wrong with what a user typed ends in one sentence, exit code 2 and nothing lost; and
 the commands that look or collect do what they say. All through the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -168,10 +166,7 @@ def test_what_cannot_be_resumed_stays_as_it_is(mrlm: Command) -> None:
     refused(mrlm, command, "run", "no checkpoint")
     changed = ["training.seed=7", "generation.max_new_tokens=3"]
     refused(
-        mrlm,
-        [*command, *changed],
-        "training.seed: 0 -> 7",
-        "generation.max_new_tokens: 2 -> 3",
+        mrlm, [*command, *changed], "training.seed: 0 -> 7", "generation.max_new_tokens: 2 -> 3"
     )
 
 

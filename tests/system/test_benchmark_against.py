@@ -1,8 +1,6 @@
 """The comparison of two revisions: real processes, and a repository whose rows cost what a file
 says."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`python -m benchmarks.doctor`: runs, their examination, and the counts of the tables."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The benchmarks run and tell the truth about what they did; how fast anything is, is not asked."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

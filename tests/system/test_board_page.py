@@ -1,8 +1,6 @@
 """The board on the page of an episode, in a real browser: it follows the joint steps, and what a
 record has becomes text and known elements only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

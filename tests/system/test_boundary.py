@@ -2,8 +2,6 @@
 returns ends its own episode, is counted and named with the user's lines; where all fail the run
 ends with an error; and a Ctrl-C is still one."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -51,7 +49,7 @@ class Half(Environment):
     def __init__(self, place: str, error: Any, calls: list[int]) -> None:
         self.place, self.error, self.calls = place, error, calls
 
-    def __deepcopy__(self, memo: Any) -> Half:
+    def __deepcopy__(self, memo: Any) -> "Half":
         return type(self)(self.place, self.error, self.calls)
 
     def fails(self, place: str) -> None:

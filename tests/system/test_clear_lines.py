@@ -1,8 +1,6 @@
 """Input that used to end in a page of traceback, in a message about something else, or in nothing:
 now each is one clear message, through the command line."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The command line as a user types it: what it prints, writes and exits with."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Whatever a file or a command line holds, it is a config or one of our own errors."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

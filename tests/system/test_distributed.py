@@ -1,8 +1,6 @@
 """Several processes that train one run: they come to what one process comes to, speak as one, and
 end together."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

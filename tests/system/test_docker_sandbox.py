@@ -4,8 +4,6 @@ Where there is no engine, a stand-in client runs what the container would run, a
 that tries our half, not the isolation, which only a real engine can show (the tests at the end).
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,8 +1,6 @@
 """Real runs with planted diseases are found by the rule that is meant to, and healthy ones raise no
 alarm; what a run writes is what its folder shows, also after a resume."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

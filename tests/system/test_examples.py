@@ -2,8 +2,6 @@
 on another family. Those that take arguments run with a step or two in this process, and at full
 length in one of their own (`slow`), where what should have been learned has been."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re
@@ -113,14 +111,10 @@ def test_every_example_is_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in SHORT],
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in SHORT]
 )
 def test_an_example_runs_in_its_short_form(
-    name: str,
-    gpt2_path: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, gpt2_path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a model of another family, named by MRLM_MODEL."""
     monkeypatch.syspath_prepend(str(FOLDER))

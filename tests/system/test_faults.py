@@ -2,8 +2,6 @@
 torn and dead, servers killed, stopped and started anew. (Short forms; the long ones are those of
 `python tests/helpers/soak_servers.py`.)"""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """A page that follows a run gets what is new, and not all of it again at every step."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where Linux ends: what only it has is missing, and the GPU has no float64."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,8 +1,6 @@
 """A config means the same wherever it is started, and a run folder may be moved: paths are those of
 the config file, and data that has changed is noticed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`mrlm play`: a person in any seat, over a pipe and in a terminal."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

@@ -1,8 +1,6 @@
 """Policies behind a server, through both of its doors: the OpenAI protocol, asked by OpenAI's own
 client, and gRPC."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

@@ -1,7 +1,5 @@
 """Files around the package: what they name exists, and their commands are commands."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """A team is published on a hub, pulled elsewhere, and plays as it did in its run."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Runs on a Ray cluster: the same numbers as in one process, also when workers are killed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,8 +1,6 @@
 """Everything the README and the pages on experiments, trainers and loops show is run, and what the
 README says is tested."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -104,7 +102,7 @@ CLAIMS = {
         "safety/test_attacks.py::test_in_namespaces",
     ],
     "A team is one object": [
-        "system/test_publishing.py::test_a_pulled_team_plays_as_in_the_last_evaluation_of_its_run",
+        "system/test_publishing.py::test_a_pulled_team_plays_as_in_the_last_evaluation_of_its_run"
     ],
 }
 """Claim of the README -> the tests that hold it."""

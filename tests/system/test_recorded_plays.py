@@ -1,8 +1,6 @@
 """Evaluations and collections write the record of a run: the reader, the page, the terminal and a
 replay open it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

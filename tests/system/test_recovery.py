@@ -1,8 +1,6 @@
 """What a checkpoint holds is everything; signals end runs in order; and short forms of the
 campaigns of `make soak`."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

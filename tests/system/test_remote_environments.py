@@ -1,8 +1,6 @@
 """A world on a server in the place of one in this process: how episodes begin, fork and end there,
 what happens when servers come, go and refuse, and that which of them plays changes nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import time

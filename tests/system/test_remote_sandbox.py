@@ -1,8 +1,6 @@
 """A sandbox on another machine: whatever happens on the way, a program runs once, nobody hangs, and
 nothing but the program's own end is a verdict about it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

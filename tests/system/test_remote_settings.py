@@ -1,7 +1,5 @@
 """Which servers a config, or a pool, may name: what cannot work is refused before a run begins."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

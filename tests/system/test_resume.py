@@ -1,7 +1,5 @@
 """A run that was stopped, killed or interrupted goes on as if nothing had happened."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
@@ -144,10 +142,7 @@ def test_a_checkpoint_that_was_about_to_be_removed_goes_when_the_run_is_resumed(
     "seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 0)) for seed in range(10)]
 )
 def test_kill_minus_nine_loses_nothing(
-    seed: int,
-    undisturbed: tuple[Path, list[dict[str, Any]]],
-    tmp_path: Path,
-    launcher: Launcher,
+    seed: int, undisturbed: tuple[Path, list[dict[str, Any]]], tmp_path: Path, launcher: Launcher
 ) -> None:
     """Killed at a random moment (while playing, learning or writing) and started again."""
     config, expected = undisturbed

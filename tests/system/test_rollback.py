@@ -1,7 +1,5 @@
 """A run whose losses are not finite any more goes back to its last good checkpoint."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

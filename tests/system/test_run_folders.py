@@ -1,7 +1,5 @@
 """One process writes to a run's folder; closed terminals, changed folders and hostile files."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,8 +1,6 @@
 """Policies that are trained here and sampled elsewhere: whole runs against a server in another
 process, which has to have the same weights after every step and to say the same words."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import time

@@ -1,8 +1,6 @@
 """Engines against what vLLM and SGLang say they understand and answer: recorded exchanges, for what
 runs on an accelerator only."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

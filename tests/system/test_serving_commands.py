@@ -1,8 +1,6 @@
 """`mrlm serve` as a process: it starts without torch, says where it is, drains, and leaves nothing
 behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -325,10 +323,7 @@ def test_every_option_reaches_the_server(
 
 
 def test_what_guards_a_server_reaches_it_and_is_said(
-    run: Mrlm,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    run: Mrlm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Any] = []
 

@@ -1,8 +1,6 @@
 """What travels between a world's server and its client arrives as it was sent, or is refused by
 name."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who is let in to an environment server, and what bytes of strangers do to it: nothing."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket
@@ -158,10 +156,7 @@ def test_files_that_are_no_certificates_are_refused(own: Pair, ca: Authority) ->
         ({"tls_cert": own.cert, "tls_key": ca.pair.key}, "not a certificate and its private key"),
         ({"tls_cert": junk, "tls_key": own.key}, "not a certificate and its private key"),
         ({"tls_cert": "/nowhere.pem", "tls_key": own.key}, "No such file"),
-        (
-            {"tls_cert": own.cert, "tls_key": own.key, "client_ca": junk},
-            "no certificate in PEM",
-        ),
+        ({"tls_cert": own.cert, "tls_key": own.key, "client_ca": junk}, "no certificate in PEM"),
     ]:
         with pytest.raises(ConfigError, match=words):
             Hosted([SCENE], **settings).__enter__()

@@ -1,8 +1,6 @@
 """The environment server: one instance for every session, every call once, and nobody waits for a
 world that is slow, hangs or crashes."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import json
 import os

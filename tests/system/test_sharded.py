@@ -1,8 +1,6 @@
 """Models cut over processes by FSDP2: the same numbers as whole ones, and checkpoints that any
 number of processes reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A trainer that is called again and again: what is saved when, in real programs."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A short form of `make soak`."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

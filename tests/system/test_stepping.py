@@ -1,7 +1,5 @@
 """One way to step every environment by hand, in ordinary code and inside an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tools of a real MCP server, over standard input and output."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A frozen agent behind a server that is not ours: `transformers serve` with the embedded model."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

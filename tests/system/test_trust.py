@@ -1,7 +1,5 @@
 """Whoever reads a config of a stranger: no code of it runs, at any door, before it is trusted."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,8 +1,6 @@
 """The tutorials and how-to pages run as they are written, at full length (`slow`). Two that use
 all kinds of blocks between them, and the program of the home page, run with few steps, too."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Errors of the user's own code name the user's file and line, in the terminal and in what a run
 writes down; `--verbose` shows everything."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import traceback

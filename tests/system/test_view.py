@@ -1,7 +1,5 @@
 """`mrlm view`: real servers, a real browser, and runs that grow, stop and are resumed meanwhile."""
 
-from __future__ import annotations
-
 import gzip
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Who may ask a server of the viewer, and for what."""
 
-from __future__ import annotations
-
 import json
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of a live run plays on from a turn; a file shows the command that does."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

@@ -1,8 +1,6 @@
 """The page of a run in a real browser: what it shows is what the record has, and nothing of what a
 model wrote is more than text."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

@@ -1,8 +1,6 @@
 """The page that compares two evaluations: it finds exactly the tasks that a doctored checkpoint
 flips, and shows what differs."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

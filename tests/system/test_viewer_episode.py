@@ -1,7 +1,5 @@
 """The page of an episode: what the loss clipped, who read whom, what the environment said."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

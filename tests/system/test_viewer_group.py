@@ -1,7 +1,5 @@
 """The page of a group of real runs: a tree of answers, and combinations of answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

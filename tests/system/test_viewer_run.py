@@ -1,7 +1,5 @@
 """The page of a run: parts that add up, ratings, alarms, and histograms that write the filter."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -6,8 +6,6 @@ the environment by a `.pth` file. Python reads no `.pth` files of a folder that 
 the editable installation of the repository stays invisible.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,6 +3,7 @@ user's file."""
 
 from __future__ import annotations
 
+import functools
 import time
 import timeit
 from collections.abc import Callable
@@ -80,10 +81,12 @@ LOOPBACK = 0.5 * GB
 """Bytes per second that gloo reduces between processes of one machine; an estimate."""
 TRIES = 4
 """Number of measurements, of which the best counts; the first warms up."""
+ENOUGH = 1.0
+"""Seconds after which a product is not measured again: some processors emulate short types."""
 
 
 def find_device(name: str) -> Device:
-    """A device of `devices.yaml`, `cpu` (this machine, measured in about a second), `auto` (its
+    """A device of `devices.yaml`, `cpu` (this machine, measured in a second or two), `auto` (its
     GPU, or else `cpu`), or a YAML file with fields of `Device`, with `like: NAME` for missing ones.
 
     Raises:
@@ -163,9 +166,10 @@ def _number(path: Path, key: str, value: Any) -> float:
 # -- this machine ----------------------------------------------------------------------------------
 
 
+@functools.cache
 def this_machine(clock: Callable[[], float] = time.perf_counter) -> Device:
     """This machine's processor, with torch's number of threads: matrix products and reads are
-    measured, which takes about a second; memory is what is installed.
+    measured once, which takes a second or two; memory is what is installed.
 
     Args:
         clock: returns seconds; `time.process_time` excludes other processes on a shared machine,
@@ -175,7 +179,10 @@ def this_machine(clock: Callable[[], float] = time.perf_counter) -> Device:
     import torch
 
     def shortest(work: Callable[[], object]) -> float:
-        return min(timeit.repeat(work, timer=clock, repeat=TRIES, number=1))
+        took: list[float] = []
+        while len(took) < TRIES and sum(took) < ENOUGH:
+            took.append(timeit.timeit(work, timer=clock, number=1))
+        return min(took)
 
     size = 1024
     rates: dict[str, float] = {}

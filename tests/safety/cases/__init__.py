@@ -10,8 +10,6 @@ Words in capitals stand for what only the runner knows:
 - `WON`: a statement by which a program says that it did what nothing may do. Never in any output.
 """
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass
 from pathlib import Path

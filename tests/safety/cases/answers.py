@@ -1,7 +1,5 @@
 """Answers to questions of mathematics: one box, and in it what is right."""
 
-from __future__ import annotations
-
 from tests.safety.cases import Answer
 
 CASES = (

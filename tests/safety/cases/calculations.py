@@ -1,7 +1,5 @@
 """Expressions before a calculator."""
 
-from __future__ import annotations
-
 from tests.safety.cases import Calculation
 
 RIGHT = (

@@ -1,7 +1,5 @@
 """What models do with paths of a workspace. The cases of one workspace run in their order."""
 
-from __future__ import annotations
-
 from tests.safety.cases import FileUse
 
 CASES = (

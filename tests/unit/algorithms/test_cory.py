@@ -1,7 +1,5 @@
 """CORY: two copies of a model, of which one reads what the other answered; both earn the sum."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -121,10 +119,7 @@ def test_scores_are_scaled_and_centred_by_running_statistics() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "expected"),
-    [
-        ({"score_norm": False}, 0.8 / np.std([0.2, 0.8], ddof=1)),
-        ({"score_scaling": False}, 0.8),
-    ],
+    [({"score_norm": False}, 0.8 / np.std([0.2, 0.8], ddof=1)), ({"score_scaling": False}, 0.8)],
 )
 def test_how_scores_are_scaled(fields: dict[str, Any], expected: float) -> None:
     algorithm = CORY(swap_freq=None, kl_coef=0.0, **fields)
@@ -308,10 +303,7 @@ def config(**changes: Any) -> ExperimentConfig:
         ({"workflow": {"template": "hm"}}, r"put \{answer\} into it"),
         ({"workflow": {"observer": "pioneer"}}, "name two agents"),
         ({"agents": {"a": {}, "b": {}}}, "uses only the agents pioneer, observer"),
-        (
-            {"environments": [{"env_type": "relay"}]},
-            "needs environments with one agent.*'turns'",
-        ),
+        ({"environments": [{"env_type": "relay"}]}, "needs environments with one agent.*'turns'"),
         ({"training.schedule.swap_every": 3}, "the algorithm already swaps every 1 iteration"),
     ],
 )

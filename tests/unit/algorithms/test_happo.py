@@ -1,7 +1,5 @@
 """HAPPO: what policies that moved first make of the advantages of those that move after them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """MARFT: values along the chain of agents, and ratios of whole turns."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

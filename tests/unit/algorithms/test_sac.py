@@ -1,8 +1,6 @@
 """SAC over tokens: what is soft about its returns, its gradient, and how the price of entropy
 moves."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The classes of `mrlm.trl` and `mrlm.comlrl` have the other library's defaults and counts, and all
 problems of a config are one message. Their trainers are counted in `tests/borders`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

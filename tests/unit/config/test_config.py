@@ -1,7 +1,5 @@
 """What a user writes is read strictly: right things arrive, wrong things are one clear sentence."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

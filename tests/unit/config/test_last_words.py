@@ -1,7 +1,5 @@
 """Settings as arguments of trainers, by the last word of their path."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

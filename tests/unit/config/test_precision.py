@@ -1,8 +1,6 @@
 """`training.precision: auto`: the precision that a run gets on a machine, its record, and the text
 about it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A conversation rendered from its new messages reads as one that is rendered from its start."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Boards: of HTML only known elements and classes are kept, all else is text, within bounds."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,8 +1,6 @@
 """Templates of every style: conversations keep the tokens they have, and text that nobody sampled
 is trained on exactly where the assistant wrote it."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from typing import Any

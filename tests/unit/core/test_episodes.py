@@ -1,7 +1,5 @@
 """Episodes keep their accounts, wherever they come from; a missing reward counts nowhere."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Common beginnings of sequences."""
 
-from __future__ import annotations
-
 import pytest
 
 from mrlm.core.prefixes import shared_prefix

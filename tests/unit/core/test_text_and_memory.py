@@ -1,14 +1,12 @@
 """Text that has no bytes, memory that the host does not give, and places of connections."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from forking import Launcher
 from mrlm import Message, Role
 from mrlm.core.chat import Chat
 from mrlm.core.errors import DataError
@@ -39,16 +37,17 @@ def test_half_a_surrogate_pair_is_one_error(door: str, tokenizer: Any) -> None:
         DOORS[door](Chat(tokenizer))
 
 
-def test_a_host_without_memory_is_said() -> None:
+def test_a_host_without_memory_is_said(launcher: Launcher, tmp_path: Path) -> None:
     program = (
         "import resource, torch, typer\nfrom mrlm.cli import Commands\n"
         "app = typer.Typer(cls=Commands)\n@app.callback()\ndef main(): ...\n"
         "@app.command()\ndef run(): torch.empty(1 << 44)\napp(['run'])"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert result.returncode == 1, result.stderr
-    assert "no more memory (it asked for 65536.0 GiB at once)" in result.stderr
-    assert "Traceback" not in result.stderr
+    (tmp_path / "program.py").write_text(program)
+    result = launcher.run([str(tmp_path / "program.py")], tmp_path)
+    assert result.code == 1, result.err
+    assert "no more memory (it asked for 65536.0 GiB at once)" in result.err
+    assert "Traceback" not in result.err
 
 
 class Link:

@@ -1,7 +1,5 @@
 """Thoughts are neither answers nor calls, whoever reads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

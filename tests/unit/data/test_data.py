@@ -1,7 +1,5 @@
 """Rows that are streamed, and the command that prepares data sets."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence
@@ -235,10 +233,7 @@ def test_the_command_lists_presets(run: Mrlm, kept: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_data_set_is_prepared_once_and_found_by_its_name(
-    kind: str,
-    run: Mrlm,
-    tmp_path: Path,
-    kept: Path,
+    kind: str, run: Mrlm, tmp_path: Path, kept: Path
 ) -> None:
     source = tmp_path / "copy"
     source.mkdir()
@@ -307,10 +302,7 @@ def test_nothing_half_written_is_left(run: Mrlm, tmp_path: Path, kept: Path) -> 
     ],
 )
 def test_mistakes_are_named_and_exit_with_2(
-    arguments: list[str],
-    said: str,
-    run: Mrlm,
-    kept: Path,
+    arguments: list[str], said: str, run: Mrlm, kept: Path
 ) -> None:
     Path("full").mkdir()
     jsonl(Path("full/a.jsonl"), GSM8K)

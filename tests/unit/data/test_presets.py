@@ -1,8 +1,6 @@
 """Data sets by their short names: rows in each one's true format become the right tasks, wherever
 they are read from."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -137,12 +135,7 @@ FLASH = {
 
 RAW: dict[str, Raw] = {
     "gsm8k": {"question": "How many clips {n}?", "answer": SOLUTION},
-    "math": {
-        "problem": "Find $x_{n}$.",
-        "level": "Level 5",
-        "type": "Algebra",
-        "solution": BOXED,
-    },
+    "math": {"problem": "Find $x_{n}$.", "level": "Level 5", "type": "Algebra", "solution": BOXED},
     "dapo": {
         "prompt": "In triangle {n}, find $m$.",
         "solution": "34",
@@ -391,10 +384,7 @@ def test_a_snapshot_becomes_the_right_tasks(name: str, kind: str, kept: Path) ->
         ("humaneval", {"completion": "    return a + b\n", "task_id": "HumanEval/0"}),
         ("mbpp", {"completion": RAW["mbpp"]["code"], "test_imports": ["import math"]}),
         ("classeval", {"completion": WHOLE, "methods_info": METHODS}),
-        (
-            "apps",
-            {"completion": ADD, "difficulty": "introductory"},
-        ),
+        ("apps", {"completion": ADD, "difficulty": "introductory"}),
         ("hotpotqa", {"type": "comparison", "level": "hard"}),
         ("ultrafeedback", {"chosen": talk("Say 0.", "One."), "rejected": talk("Say 0.", "No.")}),
     ],

@@ -1,7 +1,5 @@
 """Reading rows: every source a user may name, errors that say where, no leak into held-out rows."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

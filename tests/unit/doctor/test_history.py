@@ -1,7 +1,5 @@
 """The history of a long run: exact where rules look, bounded in size, and of constant cost."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

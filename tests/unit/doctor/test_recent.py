@@ -1,7 +1,5 @@
 """The rows of episodes that rules see: how many, for how long, and what is computed of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mrlm.doctor.recent import MOST, RecentEpisodes, Rows, training

@@ -1,7 +1,5 @@
 """Every rule on histories that show what it looks for, and on ones that come close."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The lean engine on an accelerator: the same completions, nothing that waits for the device in a
 step, no tensor of the square of a prompt, and keys and values within a budget."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator
@@ -471,11 +469,7 @@ def test_flash_attention_of_a_step_agrees(head: int, group: int) -> None:
 @pytest.mark.parametrize(("family", "sizes"), [("llama", {}), ("mistral", WIDE)])
 @pytest.mark.parametrize("rows", [256, 5])
 def test_steps_in_16_bits_are_those_without_flash_attention(
-    family: str,
-    sizes: dict[str, Any],
-    rows: int,
-    tokenizer: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    family: str, sizes: dict[str, Any], rows: int, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Log-probs of one text by either way, up to rounding of bfloat16."""
     policy = Policy("policy", build(family, **sizes).to("cuda", torch.bfloat16), tokenizer)

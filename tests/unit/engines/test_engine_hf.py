@@ -1,8 +1,6 @@
 """Sampling from real architectures: what is recorded is what the trainer computes, and nothing
 depends on which requests happen to share a batch."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sampling with products in 8 bits: what is computed, and what a run asks for in return."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 from pathlib import Path

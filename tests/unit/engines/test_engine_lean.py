@@ -1,8 +1,6 @@
 """The lean engine says what the general engine says, with the same log-probs, whatever shares a
 batch, waits for a place or was read before."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,8 +1,6 @@
 """A policy behind an API, asked over real sockets: what is sent, what is counted, and what happens
 when the server fails."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

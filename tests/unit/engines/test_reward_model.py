@@ -1,7 +1,5 @@
 """A reward model is trained from preferences, saved, loaded again, and trains a policy."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

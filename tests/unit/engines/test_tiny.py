@@ -1,7 +1,5 @@
 """The embedded model: found, built, raced for and loaded as any Hugging Face folder is."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The random numbers of requests are those of numpy's generator, however many there are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

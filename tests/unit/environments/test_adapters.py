@@ -1,8 +1,6 @@
 """What the worlds of other libraries do without any library: what they may hand over, how answers
 are read and observations written, whose chance it is. (With the libraries: `make test-extras`.)"""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Worlds around other worlds: one agent in all seats, and what each agent's words were worth."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Class completion: what a class by several writers is paid, number by number, in a real sandbox;
 and that nobody is paid for turning against the tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -96,12 +94,7 @@ class BoxTestScaled(unittest.TestCase):
     def test_math(self):
         self.assertEqual(Box().scaled(math.pi, 0), [])
 """
-METHODS = {
-    "put": [],
-    "total": [],
-    "mean": ["total"],
-    "scaled": [],
-}
+METHODS = {"put": [], "total": [], "mean": ["total"], "scaled": []}
 ROW = {
     "task_id": "ClassEval_0",
     "skeleton": SKELETON,

@@ -1,8 +1,6 @@
 """Code collaboration: what a program by several writers is paid, number by number, in a real
 sandbox."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

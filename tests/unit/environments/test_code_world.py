@@ -1,8 +1,6 @@
 """The code world: what is paid, what is said, and what a model that is trained by reward would try.
 Everything runs in a real sandbox."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

@@ -1,7 +1,5 @@
 """Connect four: discs that fall, every way to end, and the solver against plain minimax."""
 
-from __future__ import annotations
-
 import functools
 import random
 from typing import Any
@@ -69,8 +67,7 @@ def test_the_solver_is_minimax_on_small_boards(height: int, width: int, line: in
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "line", "sign"),
-    [(3, 4, 3, 1), (4, 4, 3, 1), (4, 4, 4, 0)],
+    ("height", "width", "line", "sign"), [(3, 4, 3, 1), (4, 4, 3, 1), (4, 4, 4, 0)]
 )
 def test_known_values_of_empty_boards(height: int, width: int, line: int, sign: int) -> None:
     """Connect four on 4 x 4 is a draw (Tromp); three in a row are won by the first player."""

@@ -1,7 +1,5 @@
 """Contextual matrix games: tables by enumeration, and what agents are shown of them."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Debates: what judges pay for, what they do not, and who reads whom."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -286,10 +284,7 @@ def test_scores_are_added_over_both_orders() -> None:
     assert asked(["A: 8\nB: 2", "A: 8\nB: 2"], mode="scores")[0].winner == "draw"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "A or B", "Winner: C", "Winner: not A", "the winner is Anna"],
-)
+@pytest.mark.parametrize("text", ["", "A or B", "Winner: C", "Winner: not A", "the winner is Anna"])
 def test_an_unreadable_verdict_is_asked_for_again_and_then_void(text: str) -> None:
     verdict, seen = asked([text, "Winner: A", "Winner: B"])
     assert verdict.winner == "pro" and [len(each) for each in seen] == [1, 3, 1]

@@ -1,7 +1,5 @@
 """Games of two seats: rules, pay-offs, what a player may see, and the scripts that play them."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -16,9 +14,7 @@ from mrlm.core.types import Task
 from mrlm.environments.connect_four import ConnectFourEnvironment
 from mrlm.environments.kuhn_poker import DEALS, KuhnPokerEnvironment, equilibrium
 from mrlm.environments.leduc import LeducEnvironment
-from mrlm.environments.negotiation import (
-    NegotiationEnvironment,
-)
+from mrlm.environments.negotiation import NegotiationEnvironment
 from mrlm.environments.shared.games import TurnGame
 from mrlm.environments.shared.lines import placed, turn_of
 from mrlm.environments.tic_tac_toe import (

@@ -1,7 +1,5 @@
 """Hanabi: rules on decks that are known, what players may see, and what the convention reaches."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Leduc poker against its published numbers, and the rules against the environment."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """The math world pays for right answers and for nothing that looks like one; it never hangs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Noisy debates: how often the verifier is wrong, and that it cannot be asked twice."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -12,10 +10,7 @@ from mrlm.core.types import Message, StepResult
 from mrlm.environments.debate import Topic
 from mrlm.environments.noisy_debate import NoisyDebateEnvironment, Sums
 
-CLAIMS = [
-    {"claim": "fish swim", "truth": True},
-    {"claim": "fish fly", "truth": False},
-]
+CLAIMS = [{"claim": "fish swim", "truth": True}, {"claim": "fish fly", "truth": False}]
 
 
 def rounds(world: NoisyDebateEnvironment, seed: int, *answers: tuple[str, ...]) -> list[StepResult]:

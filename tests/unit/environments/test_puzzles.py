@@ -1,8 +1,6 @@
 """Planning puzzles: solvers against brute force, generated puzzles that are what they promise, and
 returns that are the value of the last board, with and without proposals."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import deque

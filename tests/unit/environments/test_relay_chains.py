@@ -1,7 +1,5 @@
 """Chains of `relay`: what each agent sees, and what counts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """A call of a reward function that fails is repeated, left out, or ends the run with what is saved;
 functions have weights."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """The reward-function world: both forms, one call for all who wait, errors that name the sample."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

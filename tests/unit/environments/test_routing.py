@@ -1,7 +1,5 @@
 """What a router is paid for, on transcripts that are as they should be and on broken ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from mrlm.algorithms.router_r1 import RouterR1

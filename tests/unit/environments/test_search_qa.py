@@ -1,8 +1,6 @@
 """The world of search and routing, number by number: what comes back, what is paid, what no trick
 is paid for, and that nobody learns from what others said."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -315,18 +313,9 @@ def experiment(**changes: Any) -> ExperimentConfig:
     base: dict[str, Any] = {
         "experiment_name": "routed",
         "environments": [
-            {
-                "env_type": "search_qa",
-                "models": PRICED,
-                "prompts": "short",
-                "max_turns": 2,
-            }
+            {"env_type": "search_qa", "models": PRICED, "prompts": "short", "max_turns": 2}
         ],
-        "policies": {
-            "router": {},
-            "small": {"trainable": False},
-            "large": {"trainable": False},
-        },
+        "policies": {"router": {}, "small": {"trainable": False}, "large": {"trainable": False}},
         "training": {
             "algorithm": "router_r1",
             "num_iterations": 1,

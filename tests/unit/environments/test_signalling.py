@@ -1,7 +1,5 @@
 """Signalling: rewards of every code by enumeration, and who is shown what."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Games that are talked through: negotiation and twenty questions."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from typing import Any
@@ -17,12 +15,7 @@ from mrlm.environments.negotiation import (
     held_out,
     valuations,
 )
-from mrlm.environments.twenty_questions import (
-    ATTRIBUTES,
-    SHORT,
-    TRUE,
-    TwentyQuestionsEnvironment,
-)
+from mrlm.environments.twenty_questions import ATTRIBUTES, SHORT, TRUE, TwentyQuestionsEnvironment
 
 # -- negotiation -----------------------------------------------------------------------------------
 

@@ -1,8 +1,6 @@
 """Summaries and translations: what a text is paid, by numbers worked out by hand, and that what
 only looks like one is paid less than honest work."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Tools and their calls: schemas from types, three forms that are read, errors a model can learn
 from, and nothing that a text can break."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from threading import Event
@@ -11,14 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from mrlm.core.errors import ConfigError, EpisodeError
-from mrlm.core.tool_calls import (
-    MAX_CALL,
-    Malformed,
-    ToolCall,
-    answer_in,
-    calls_in,
-    written,
-)
+from mrlm.core.tool_calls import MAX_CALL, Malformed, ToolCall, answer_in, calls_in, written
 from mrlm.environments.tools import ToolError, ToolRegistry
 from mrlm.environments.tools.tasks import same_answer
 from mrlm.environments.tools.tool import tool_of
@@ -73,10 +64,7 @@ def test_a_schema_comes_from_hints_and_docstring() -> None:
 
 @pytest.mark.parametrize(
     ("function", "says"),
-    [
-        (lambda x: x, "a name must be"),
-        (eval("lambda *, f: 1"), "a name must be"),
-    ],
+    [(lambda x: x, "a name must be"), (eval("lambda *, f: 1"), "a name must be")],
 )
 def test_a_function_without_a_name_is_refused(function: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):

@@ -1,8 +1,6 @@
 """The built-in tools under attack: a calculator, files, an interpreter, search. Whatever a model
 writes, it gets a result or a line that says why not, soon, and nothing outside changes."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import http.server
@@ -31,12 +29,7 @@ from mrlm.environments.tools import (
     create_default_tool_registry,
 )
 from mrlm.environments.tools.registry import Toolbox
-from mrlm.sandbox.types import (
-    AnswerError,
-    SandboxError,
-    SandboxUnavailableError,
-    SessionEnded,
-)
+from mrlm.sandbox.types import AnswerError, SandboxError, SandboxUnavailableError, SessionEnded
 
 # -- calculator ------------------------------------------------------------------------------------
 
@@ -387,7 +380,7 @@ class Breaking:
         self.error = error
         self.started = self.closed = 0
 
-    async def session(self, program: str, files: Any = None, limits: Any = None) -> Breaking:
+    async def session(self, program: str, files: Any = None, limits: Any = None) -> "Breaking":
         self.started += 1
         return self
 

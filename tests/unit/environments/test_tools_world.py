@@ -1,8 +1,6 @@
 """The tool world pays for right answers and for the tools they need, once; and nothing that only
 looks like it. What a tool said is context and is never trained on."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

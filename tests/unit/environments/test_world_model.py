@@ -1,8 +1,6 @@
 """A language model in the place of an environment: it reads what it was trained on, token for
 token, writes what the agent sees next, and is an environment by hand, in a trainer and in YAML."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from pathlib import Path
@@ -405,10 +403,7 @@ def frozen(tiny_path: str, **changes: Any) -> Any:
         "environments": [
             {"env_type": "world_model", "model": "policy:nature", "dataset": [{"prompt": "a"}]}
         ],
-        "policies": {
-            "player": {},
-            "nature": {"model": tiny_path, "trainable": False} | changes,
-        },
+        "policies": {"player": {}, "nature": {"model": tiny_path, "trainable": False} | changes},
         "training": {"algorithm": "ppo"},
     }
     return ExperimentConfig(**sections)

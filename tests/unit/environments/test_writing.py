@@ -1,7 +1,5 @@
 """The writing world pays what its four gates say, and texts that only look right earn less."""
 
-from __future__ import annotations
-
 import random
 import time
 from typing import Any

@@ -1,8 +1,6 @@
 """Learning on an accelerator: what is computed equals the CPU's, in few kernels, without waiting
 and without large tensors. One process learns on a fake device; tests read what it counted."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

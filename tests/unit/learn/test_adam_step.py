@@ -1,7 +1,5 @@
 """Steps on known moments are those of `torch.optim`, bit by bit."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

@@ -1,8 +1,6 @@
 """The bases of algorithms: what follows from their settings, which settings change nothing, what is
 refused, and what they log and save."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """From turns to samples, to micro-batches, to tensors: every number by hand."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any

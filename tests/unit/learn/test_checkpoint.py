@@ -1,7 +1,5 @@
 """Checkpoints appear whole or not at all, and damage is found."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

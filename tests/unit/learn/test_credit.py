@@ -1,7 +1,5 @@
 """Who earned what: what tells the algorithms apart."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

@@ -1,8 +1,6 @@
 """The parts that credit is made of, each by hand: who is comparable, returns, joint steps, shaped
 rewards, running moments, trees, and episodes as a user brings them."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Sequence
@@ -17,12 +15,7 @@ from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.types import Message, MessageType, Rollout, SamplingParams, Task, Turn
 from mrlm.learn.bases.spec import SamplingPlan
 from mrlm.learn.credit import groups as walking
-from mrlm.learn.credit.baselines import (
-    Comparison,
-    comparisons,
-    deviation,
-    resolved,
-)
+from mrlm.learn.credit.baselines import Comparison, comparisons, deviation, resolved
 from mrlm.learn.credit.groups import members
 from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
 from mrlm.learn.credit.returns import by_state, forked, node_returns
@@ -600,11 +593,7 @@ def test_groups_of_a_users_plays(tokenizer: Any) -> None:
         ("b", "b", "mine", 0),
     ]
     copied = [(t.agent, t.policy, t.trained, t.advantages) for t in third.episodes[0].turns]
-    assert copied == [
-        ("a", "mine", True, None),
-        ("a", "p", False, None),
-        ("b", "p", False, None),
-    ]
+    assert copied == [("a", "mine", True, None), ("a", "p", False, None), ("b", "p", False, None)]
     assert recorded.rollouts["a"].turns[0].advantages == 1.0
     assert [rollout is source for (rollout, _), source in zip(
         sources,

@@ -1,7 +1,5 @@
 """Who estimates values, what it reads, and that nothing else learns from it."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -160,8 +158,7 @@ def test_a_turn_knows_whether_somebody_had_spoken_in_its_step(tokenizer: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("whiten", "expected"),
-    [(False, [0.432, 0.56, 0.8]), (True, [-0.884992, -0.199837, 1.084829])],
+    ("whiten", "expected"), [(False, [0.432, 0.56, 0.8]), (True, [-0.884992, -0.199837, 1.084829])]
 )
 def test_every_agent_of_a_joint_step_gets_the_same_advantage(whiten, expected) -> None:
     group = valued([0.5, 0.4, 0.2], [0.0, 0.0, 1.0])

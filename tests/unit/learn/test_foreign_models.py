@@ -1,8 +1,6 @@
 """Models as users bring them: modules of their own, compiled ones, with adapters put in later, and
 inside DistributedDataParallel."""
 
-from __future__ import annotations
-
 import copy
 import types
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models in GGUF files, and those with short names."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any

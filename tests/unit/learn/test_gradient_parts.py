@@ -1,7 +1,5 @@
 """The gradient of a shared policy by agent."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from typing import Any

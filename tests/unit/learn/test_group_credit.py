@@ -1,8 +1,6 @@
 """Who is compared with whom, and who is paid for what: to the numbers of the papers' own code, or
 worked out by hand."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -279,10 +277,7 @@ def test_maporl_counts_only_answers_that_were_given() -> None:
 
 @pytest.mark.parametrize(
     ("parity", "expected"),
-    [
-        (True, [[0.0, 0.75, 0.0], [0.0, 0.0, -1.0]]),
-        (False, [[0.0, 0.25, 0.0], [2.0, 0.0, -1.0]]),
-    ],
+    [(True, [[0.0, 0.75, 0.0], [0.0, 0.0, -1.0]]), (False, [[0.0, 0.25, 0.0], [2.0, 0.0, -1.0]])],
 )
 def test_maporl_pays_for_being_persuaded_and_for_persuading(parity: bool, expected: Any) -> None:
     """In the second round a turns right as b was, and b turns wrong after it. As we count, b is

@@ -1,7 +1,5 @@
 """Adapters on one base are trained together as they are alone, each with its own settings."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

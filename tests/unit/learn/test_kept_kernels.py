@@ -1,7 +1,5 @@
 """Products of many shapes: the memory that stays does not grow with their number."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

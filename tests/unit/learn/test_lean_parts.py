@@ -1,8 +1,6 @@
 """The parts of the lean way one by one: what is read of a model, attention, heads and the products
 of a processor, each against what it is written out."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -22,12 +20,7 @@ from mrlm.learn.fast.adapters import PackedTree
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.elementwise import Norm, Rotate, SwiGLU, with_signs
 from mrlm.learn.fast.forward import LeanForward
-from mrlm.learn.fast.llama_modules import (
-    ACTIVATIONS,
-    NotLean,
-    anatomy_of,
-    linear_of,
-)
+from mrlm.learn.fast.llama_modules import ACTIVATIONS, NotLean, anatomy_of, linear_of
 from mrlm.learn.fast.lm_head import Head, TokenChunk, rows_at_once, scores
 from mrlm.learn.fast.packed_pass import HeadJob, LeanPass
 from mrlm.learn.policy.lora import add_adapter

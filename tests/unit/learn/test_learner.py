@@ -1,8 +1,6 @@
 """One learner step by step: what it annotates, which samples it trains on, what it says, and what
 of it is kept."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -30,11 +28,7 @@ from mrlm.learn import joint_update
 from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge
 from mrlm.learn.frozen import Frozen
-from mrlm.learn.joint_update import (
-    Work,
-    accumulate,
-    run_together,
-)
+from mrlm.learn.joint_update import Work, accumulate, run_together
 from mrlm.learn.meter import Mean, Measured
 from mrlm.learn.optimizer import LearnerSettings, Stepper, training_mode
 from mrlm.learn.policy.copies import mirrored
@@ -209,7 +203,7 @@ def test_a_sample_with_any_advantage_is_trained_on(tokenizer: Any) -> None:
 class Odd(REINFORCE):
     """Logs how far it says it has moved, a number that only its first step has, and what it saw."""
 
-    def begin(self, moves: Sequence[float | None]) -> Odd:
+    def begin(self, moves: Sequence[float | None]) -> "Odd":
         self.seen: list[int] = []
         self.moves = list(moves)
         return self

@@ -1,8 +1,6 @@
 """What stands between a name and a policy: folders, damaged files, adapters, and what a module's
 own forward takes."""
 
-from __future__ import annotations
-
 import json
 import types
 from collections.abc import Callable

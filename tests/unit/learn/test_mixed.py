@@ -1,7 +1,5 @@
 """The critic that mixes: what it reads, what of it learns, and runs with it from end to end."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -366,10 +364,7 @@ def config(tmp_path: Path, algorithm: str, settings: dict[str, Any], **more: Any
     ],
 )
 def test_two_steps_with_every_binding_and_mode(
-    binding: str,
-    algorithm: str,
-    mode: dict[str, Any],
-    tmp_path: Path,
+    binding: str, algorithm: str, mode: dict[str, Any], tmp_path: Path
 ) -> None:
     settings = {"critic_epochs": 3, **mode}
     result = run_experiment(config(tmp_path, algorithm, settings, **BINDINGS[binding]))

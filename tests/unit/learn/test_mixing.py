@@ -1,7 +1,5 @@
 """What mixers compute, against plain formulas; what they can and cannot tell apart."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

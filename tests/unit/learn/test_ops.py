@@ -1,7 +1,5 @@
 """The pure functions of `learn/ops.py` and the arithmetic of `learn/credit/groups.py`."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Learners in ordinary PyTorch loops: the loss is a tensor, and later epochs compare with the
 first."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

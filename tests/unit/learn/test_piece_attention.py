@@ -1,7 +1,5 @@
 """Attention of packed tokens on a CPU, all pieces of a layer at once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -45,11 +43,7 @@ def seen_by(tree: PrefixTree, window: int | None) -> torch.Tensor:
 @pytest.mark.parametrize("heads", [2, 4])
 @pytest.mark.parametrize("spare", [0, 1 << 12])
 def test_pieces_attend_as_tokens_do(
-    stored: bool,
-    window: int | None,
-    heads: int,
-    spare: int,
-    monkeypatch: pytest.MonkeyPatch,
+    stored: bool, window: int | None, heads: int, spare: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefix_tree, "SPARE", spare)
     monkeypatch.setattr(HeadRows, "stores_shares", lambda *_: stored)

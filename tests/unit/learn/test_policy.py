@@ -1,8 +1,6 @@
 """One policy and its optimiser: values, adapters, precision, saving, and steps that are right or
 not taken at all."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

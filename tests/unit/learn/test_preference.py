@@ -1,7 +1,5 @@
 """Preferences over what agents sampled: which answers are compared, and that it trains."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

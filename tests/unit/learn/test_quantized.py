@@ -1,8 +1,6 @@
 """Adapters on a base in 4 or 8 bits: every path computes with the same dequantised numbers, of
 which transformers' own `dequantize` is the judge."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Seeds of single devices, and threads that record a CUDA graph or draw random numbers."""
 
-from __future__ import annotations
-
 import re
 import threading
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Credit by replays, and by calls of sub-agents, in numbers computed by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

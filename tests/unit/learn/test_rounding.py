@@ -1,8 +1,6 @@
 """Which differences of log-probs rounding to 16 bits explains: a pretrained model has large logits,
 and no fixed number of nats fits all models."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Settings that families of algorithms share: who makes a side, whose rewards count, what an
 invalid action costs, rewards in the light of what was reached before, what asking costs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The family of MAGRPO, and REINFORCE++: who is compared with whom, to the published numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -57,8 +55,7 @@ def test_answers_to_one_state_against_their_baseline(
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "root"),
-    [(MAGRPO, 0.275), (MARLOO, 0.55), (MAREMAX, 0.0), (MAREINFORCE, 1.45)],
+    ("algorithm", "root"), [(MAGRPO, 0.275), (MARLOO, 0.55), (MAREMAX, 0.0), (MAREINFORCE, 1.45)]
 )
 def test_in_a_tree_an_answer_returns_what_its_continuations_return_on_average(
     algorithm: type[MAGRPO], root: float

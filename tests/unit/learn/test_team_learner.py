@@ -1,8 +1,6 @@
 """A team in an own loop: the same steps as the trainer's on the same episodes, in whatever form
 they are given."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

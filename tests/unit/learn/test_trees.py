@@ -1,8 +1,6 @@
 """Several answers tried from one state: played once each, compared with each other, learned from
 once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

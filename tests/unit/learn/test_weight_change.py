@@ -1,7 +1,5 @@
 """Relative changes of weights by hand, also of those in 16 bits."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

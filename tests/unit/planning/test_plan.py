@@ -1,7 +1,5 @@
 """`--dry-run` says what a run will do; the counts must be those the run then has."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,8 +1,6 @@
 """`mrlm plan`: sizes that a real model has, laws that every plan keeps, and rows that others
 published."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

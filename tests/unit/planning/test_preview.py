@@ -1,7 +1,5 @@
 """What a dry run shows of settings and of first prompts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

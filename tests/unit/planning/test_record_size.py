@@ -1,7 +1,5 @@
 """The size of a record before a run is a bound of what the run writes, and not a far one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

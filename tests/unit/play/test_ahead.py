@@ -1,8 +1,6 @@
 """Play beside learning: what is played with which weights is counted, so the same numbers come out
 however long anything takes, also of a run that was killed in between."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

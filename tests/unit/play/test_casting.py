@@ -1,7 +1,5 @@
 """Who speaks with which weights: no copy of a model is made that another policy could lend."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

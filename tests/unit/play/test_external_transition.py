@@ -1,8 +1,6 @@
 """A team with a reward function of the user's over several turns: how `external_transition` is
 called, what it changes, and that none of its settings is ignored."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import sys
@@ -111,8 +109,7 @@ def test_it_is_called_by_name_or_by_position(function: Any, expected: list[Any])
 
 
 @pytest.mark.parametrize(
-    "function",
-    [lambda: [], lambda a, b, c, d, e, f: [], "no function", types.SimpleNamespace()],
+    "function", [lambda: [], lambda a, b, c, d, e, f: [], "no function", types.SimpleNamespace()]
 )
 def test_what_cannot_be_called_so_is_refused(function: Any) -> None:
     with pytest.raises(ConfigError, match="external_transition"):

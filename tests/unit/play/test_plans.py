@@ -1,8 +1,6 @@
 """Which episodes are played for an algorithm: a greedy one beside the others, trees of which the
 best goes on, groups that teach something, and every combination of answers."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Episodes as they are played: one batch for whatever waits, tokens born once, failures as data."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import threading

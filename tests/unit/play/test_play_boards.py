@@ -1,7 +1,5 @@
 """Boards of episodes: recorded where they change, never part of play, and never its end."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +11,7 @@ from mrlm.build.run import build
 from mrlm.config import ExperimentConfig
 from mrlm.core.board import Html, board_tree
 from mrlm.core.chat import Chat
-from mrlm.core.environment import (
-    Environment,
-    check_environment,
-)
+from mrlm.core.environment import Environment, check_environment
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async

@@ -1,8 +1,6 @@
 """Replays that are played in training: what is fixed, what is sampled again, what is trained on,
 and where they are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

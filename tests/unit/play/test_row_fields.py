@@ -1,7 +1,5 @@
 """Fields of rows and messages: used, refused by name, or named as unused."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 
@@ -50,10 +48,7 @@ def turns(tokenizer: Any, row: dict[str, Any], template: str | None = None) -> l
         ({"messages": [SHOTS[0], {**SHOTS[1], "weight": 0}, SHOTS[2], *ANSWER]}, ["5"]),
         ({"messages": [SHOTS[0], {**SHOTS[1], "train": False}, SHOTS[2], *ANSWER]}, ["5"]),
         ({"messages": [*SHOTS, *ANSWER], "loss_mask": [0, 1, 0, 0]}, ["2"]),
-        (
-            {"prompt": [*SHOTS, BEGUN], "completion": "5"},
-            ["5"],
-        ),
+        ({"prompt": [*SHOTS, BEGUN], "completion": "5"}, ["5"]),
     ],
 )
 def test_only_what_is_to_be_trained_is(

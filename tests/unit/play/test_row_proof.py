@@ -1,7 +1,5 @@
 """Every environment with rows and an expert proves that its own answers are rewarded."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from typing import Any

@@ -1,8 +1,6 @@
 """Rows of a data set as episodes: whose words are trained, what others' words look like, and what
 does not fit."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -189,11 +187,7 @@ def test_the_script_of_self_play_passes_on_what_it_is_given(
 
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(script), *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
+            [str(script), *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
         )
 
     done = call(str(questions), default_model(), "spin.beta=0.3", "--dry-run")

@@ -1,7 +1,5 @@
 """Exports of a record for other libraries; `tests/extras` reads them with those libraries."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`mrlm look`, and the language that chooses episodes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The record of a run: packed columns, the file and its index, the choice, the reader."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """Every reader of a record shows an episode that was a row as that row: each message once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ends of long files: read backwards, and cut, whatever is before."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """What a solution gave is compared by value and exact type, and is harmless whatever it claims."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,7 +1,5 @@
 """Graders pay for right values and for nothing else, whatever the code does to its own process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -211,10 +209,7 @@ CONTROLS = {
         "class add:\n    def __new__(cls, a, b):\n        return a + b",
         SUMS,
     ),
-    "keeps a cache": (
-        "seen = {}\ndef add(a, b):\n    return seen.setdefault((a, b), a + b)",
-        SUMS,
-    ),
+    "keeps a cache": ("seen = {}\ndef add(a, b):\n    return seen.setdefault((a, b), a + b)", SUMS),
     "a counter": (
         "from collections import *\ndef add(s):\n    return Counter(s)",
         [FunctionCall(("aab",), {"a": 2, "b": 1})],

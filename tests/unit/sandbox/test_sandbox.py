@@ -1,8 +1,6 @@
 """A program in the sandbox: what comes back, what it may use, that nothing is left, and that none
 runs where nothing can be isolated."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

@@ -1,8 +1,6 @@
 """Past selves as opponents: who sits where, what is kept, what it costs, and runs that go on bit by
 bit."""
 
-from __future__ import annotations
-
 import gc
 import json
 import re
@@ -397,10 +395,7 @@ def test_a_league_that_is_taken_up_again_has_the_players_of_its_state_and_no_oth
         saved_player(run / "snapshots" / name, text)
     (here / "snapshots" / ".live@8.tmp-1").mkdir()
     after = Population(
-        here,
-        settings=before.settings,
-        trained=before.trained,
-        opponents=before.opponents,
+        here, settings=before.settings, trained=before.trained, opponents=before.opponents
     )
     after.facing["live"] = [PastPlayer("live@7", "live", 7)]
     after.load_state_dict(state, elsewhere)

@@ -1,8 +1,6 @@
 """Ratings from results: what they say where the answer is known, and matches that are drawn as they
 are asked for."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

@@ -1,8 +1,6 @@
 """Outer loops: self-play on a data set, references that move, and runs that go on where they were
 killed."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from pathlib import Path

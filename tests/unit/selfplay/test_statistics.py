@@ -1,7 +1,5 @@
 """Intervals and pass@k against numbers that can be checked by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import combinations

@@ -1,8 +1,6 @@
 """What of a team may be published, needs trust, or is written on its cards; and how a team is
 packed whose parts are elsewhere."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,8 +1,6 @@
 """Callbacks of transformers act on a run, or are refused before it; a run stops when it no longer
 improves, and keeps its best policies."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -63,10 +61,7 @@ class Noted(TrainerCallback):
 def test_the_common_hooks_of_transformers_are_called(tmp_path):
     noted = Noted()
     trainer(tmp_path, callbacks=[noted]).train()
-    assert noted.seen == [
-        *("begin", "log 1", "save 2", "log 2", "log 3", "save 3"),
-        "end 3 0.75",
-    ]
+    assert noted.seen == [*("begin", "log 1", "save 2", "log 2", "log 3", "save 3"), "end 3 0.75"]
 
 
 class Deep(TrainerCallback):

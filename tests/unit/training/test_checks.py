@@ -1,7 +1,5 @@
 """The checks of the first step: what would be silently wrong becomes an error with a name."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

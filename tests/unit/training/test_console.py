@@ -1,8 +1,6 @@
 """What a person sees of a run: on a real (pseudo) terminal, in a pipe, in a narrow window, and when
 the terminal goes away."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

@@ -1,7 +1,5 @@
 """A model that is given once and trained as several policies."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The garbage collector while a run trains."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Learning rates that are ten times off are named, by what is trained."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

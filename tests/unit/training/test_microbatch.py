@@ -1,7 +1,5 @@
 """Micro-batches that memory determines: their size, and that a step does not depend on it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

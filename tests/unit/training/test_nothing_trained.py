@@ -1,8 +1,6 @@
 """A step that trains nothing ends the run with its cause; ties are counted; what ends a run saves
 the steps before."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

@@ -1,7 +1,5 @@
 """The profile of a run: every moment counted once, for what was really going on."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -125,12 +123,7 @@ def test_the_deepest_phase_counts_and_all_of_them_make_the_whole(clock: Clock) -
             with span("play"), span("sampling", "p"):
                 clock.passes(16)
         assert profile.take() == (
-            {
-                ("play", ""): 1.0,
-                ("sampling", "p"): 2.0,
-                (OTHER, ""): 4.0,
-                ("evaluation", ""): 24.0,
-            },
+            {("play", ""): 1.0, ("sampling", "p"): 2.0, (OTHER, ""): 4.0, ("evaluation", ""): 24.0},
             {},
         )
         clock.passes(3)

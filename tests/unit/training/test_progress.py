@@ -1,7 +1,5 @@
 """What a run says of its size, and how far a step is, through every entrance."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

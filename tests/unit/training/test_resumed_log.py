@@ -1,7 +1,5 @@
 """What is read when a run continues does not depend on the length of its log: bytes are counted."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,8 +1,6 @@
 """Who learns when, in which order and with which role, and that a run that stops in the middle of a
 period goes on with whoever's turn it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

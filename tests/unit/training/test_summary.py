@@ -1,7 +1,5 @@
 """The result of a run on one screen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Effects of agents as metrics of an evaluation: one agent is read and rewarded, one is neither."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a run writes down, and what happens to it when the run is resumed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,8 +1,6 @@
 """What a step earns is named a reward only if the policies played it: not the reward of an expert
 that demonstrates, and not one that stands in a data set."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

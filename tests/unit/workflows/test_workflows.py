@@ -1,7 +1,5 @@
 """Workflows of teams: who saw what and who was paid what, exactly."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
@@ -139,11 +137,7 @@ def paid(episode: Episode) -> dict[str, list[float]]:
 def test_summarize(tokenizer: Any) -> None:
     script = {"a": ["3"], "b": ["4"], "c": ["5"]}
     episode, heard = acted(tokenizer, Summarize(ask="Sum up."), script)
-    assert heard == [
-        ("a", ["2+3?"]),
-        ("b", ["2+3?"]),
-        ("c", ["2+3?", "a: 3", "b: 4", "Sum up."]),
-    ]
+    assert heard == [("a", ["2+3?"]), ("b", ["2+3?"]), ("c", ["2+3?", "a: 3", "b: 4", "Sum up."])]
     assert paid(episode) == {"a": [1.0], "b": [1.0], "c": [1.0]}
     assert (episode.reward, episode.step_rewards, episode.status) == (1.0, [1.0], "done")
 
