@@ -1,7 +1,5 @@
 """For code of an app while it runs in an episode: rewards, and the episode's address."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Experiments: a config trained to its end, stage after stage, each from the models of the previous
 one; and a dry run that only reports."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence

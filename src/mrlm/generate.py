@@ -1,8 +1,6 @@
 """Batched generation over rollouts, for custom loops: each rollout gets the next message of its
 policy, with the sampled tokens recorded in it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Operations on a run: train to the end, evaluate, play with its models, save them. Called by the
 command line, the trainers and `experiment.py`, and independent of them."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,8 +1,6 @@
 """The training loop: rollouts, credit, update, weight transfer, until the steps are done; the rest
 is in sources, placements and callbacks."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

@@ -2,8 +2,6 @@
 config and its parts, independent of the algorithm; the trainer of an algorithm is this class with
 its name set."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -48,13 +46,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.play.workflow import AnyWorkflow
-from mrlm.runs import (
-    EvalResult,
-    LastStep,
-    TrainResult,
-    evaluate,
-    save_policies,
-)
+from mrlm.runs import EvalResult, LastStep, TrainResult, evaluate, save_policies
 from mrlm.training.adapted_callbacks import adapted
 from mrlm.training.run import Callback, Run
 

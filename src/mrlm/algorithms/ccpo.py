@@ -14,8 +14,6 @@
 - **Use it** where agents free-ride: one whose silence changes nothing gets no credit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar

@@ -12,8 +12,6 @@
 - **Use it** to train one model with a copy of itself as a partner.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, Literal

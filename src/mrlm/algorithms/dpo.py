@@ -12,8 +12,6 @@
 - **Use it** if you have preferences between two answers. Per agent: a row names its agent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal

@@ -13,8 +13,6 @@
 - **Use it** for pipelines of roles where only the last answer can be scored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations

@@ -10,8 +10,6 @@
 - **Use it** for groups of two to four.
 """
 
-from __future__ import annotations
-
 from mrlm.algorithms.magrpo import MAGRPO, Baseline
 from mrlm.learn.bases.algorithm import settings
 

@@ -12,8 +12,6 @@
 - **Use it** if there is only one answer per task, or rewards in intermediate steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 

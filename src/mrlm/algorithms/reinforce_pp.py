@@ -11,8 +11,6 @@
 - **Use it** for many different tasks with few answers each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal

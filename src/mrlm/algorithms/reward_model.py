@@ -13,8 +13,6 @@
   any sequence classifier of one label.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar

@@ -10,8 +10,6 @@
 - **Use it** for short answers with few samples per task; its baseline is unbiased.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar, Literal
 

@@ -13,8 +13,6 @@
 - **Use it** to train a model that calls other models.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

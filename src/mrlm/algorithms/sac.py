@@ -13,8 +13,6 @@
 - **Use it** if a policy must not lose entropy before it has found high rewards.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -79,7 +77,7 @@ class SAC(PPO):
     matters: ClassVar[Mapping[str, Matters]] = {
         "target_entropy_ratio": Matters(
             lambda s, run: s.target_entropy is None, "target_entropy is set; keep one of them"
-        ),
+        )
     }
 
     def __post_init__(self) -> None:

@@ -13,8 +13,6 @@
   (`filter_low_reward`), or to predict the environment's next observation (`mode: world_model`).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

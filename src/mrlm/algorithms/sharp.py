@@ -16,8 +16,6 @@
   others are silent; `credit_by: marginal` has no such term.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal

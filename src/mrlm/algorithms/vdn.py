@@ -19,8 +19,6 @@
   policies may still find its optimum, because their samples leave the tie, not by the values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -33,12 +31,7 @@ from mrlm.algorithms.dpo import DPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.learn.bases.actor_critic import (
-    ActorCritic,
-    Level,
-    credit_joint_steps,
-    trainable_steps,
-)
+from mrlm.learn.bases.actor_critic import ActorCritic, Level, credit_joint_steps, trainable_steps
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec, Topology

@@ -9,8 +9,6 @@ Messages are text: a control token spelled in a message is tokenised as ordinary
 (`core/control_tokens.py`).
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence

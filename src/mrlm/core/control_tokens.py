@@ -1,8 +1,6 @@
 """Control tokens: the tokens that only a chat template may write into a prompt, and tokenisation of
 text that spells them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

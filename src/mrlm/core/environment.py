@@ -1,8 +1,6 @@
 """The environment interfaces: `Environment`, used by all workflows, the single-agent
 `SimulatedEnvironment`, the adapter between them, and the contract check."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math
@@ -122,11 +120,11 @@ class Environment:
         """Whether it has boards."""
         return type(self).render is not Environment.render
 
-    def spawn(self) -> Environment:
+    def spawn(self) -> "Environment":
         """A new environment with the same settings."""
         return copy.deepcopy(self)
 
-    def with_turns(self, settings: Mapping[str, object]) -> Environment | None:
+    def with_turns(self, settings: Mapping[str, object]) -> "Environment | None":
         """This environment with the workflow's turn settings; `None` if it has its own rules."""
         return None
 

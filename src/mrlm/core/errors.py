@@ -1,8 +1,6 @@
 """The errors of the library. Each names the problem, its location and the fix; `exit_code` is the
 exit status of the command line."""
 
-from __future__ import annotations
-
 
 class MRLMError(Exception):
     """Base of every error this library raises on purpose; a run that ends with one exits 1."""

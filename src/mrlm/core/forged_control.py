@@ -1,8 +1,6 @@
 """Control tokens that a template makes of the text of messages: by deleting a part, changing case,
 or joining neighbours. They are found after rendering, by comparison with harmless messages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import cached_property

@@ -1,8 +1,6 @@
 """Conditions under which settings have an effect, which algorithms, sections, workflows and
 environments declare as `matters`, and the check of their choices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints

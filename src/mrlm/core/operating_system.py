@@ -1,7 +1,5 @@
 """Functions of the operating system that Linux alone has, and their substitutes elsewhere."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

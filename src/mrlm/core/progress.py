@@ -1,8 +1,6 @@
 """Progress inside a step: how much of a piece of work is done, for a display that listens; and
 counts in words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,8 +1,6 @@
 """The registry of plug-ins, by file name: `load("algorithms", "grpo")` is the plug-in in
 `mrlm/algorithms/grpo.py`, and `load("algorithms", "my_package.mine:Mine")` a user's own."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import importlib

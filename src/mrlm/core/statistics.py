@@ -1,7 +1,5 @@
 """Means, shares and pass@k with 95 % intervals, over tasks. Plain numbers in, plain numbers out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,8 +1,6 @@
 """Calls of coroutines from synchronous code, also inside a running event loop (a notebook), and of
 synchronous code from coroutines."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import functools

@@ -1,7 +1,5 @@
 """The limits within which a chat template is rendered: its time, and one class for its errors."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os

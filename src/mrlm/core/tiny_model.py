@@ -1,8 +1,6 @@
 """The embedded model: a small causal language model that is built offline, on first use, as an
 ordinary Hugging Face folder."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

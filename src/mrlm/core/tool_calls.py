@@ -1,8 +1,6 @@
 """Parsing of messages: tool calls in three forms, or an answer, for environments and servers alike.
 Runs no tool, and parses or rejects any text in time linear in its length."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

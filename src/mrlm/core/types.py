@@ -4,13 +4,11 @@ A *rollout* is one agent's part of one episode; an *episode* is one attempt at a
 a *group* contains the episodes that start from one state and are compared with each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -67,7 +65,7 @@ class Message:
     agent: str | None = None
     tool_calls: tuple[JSON, ...] = ()
     metadata: JSON = field(default_factory=dict, hash=False)
-    turn: Turn | None = field(default=None, repr=False, compare=False)
+    turn: "Turn | None" = field(default=None, repr=False, compare=False)
     tool_call_id: str | None = None
     name: str | None = None
     reasoning: str | None = None
@@ -164,7 +162,7 @@ class StepResult:
     truncated: bool = False
     info: JSON = field(default_factory=dict)
 
-    def __await__(self) -> Generator[Any, None, StepResult]:
+    def __await__(self) -> Generator[Any, None, Self]:
         return self
         yield  # makes this function a generator
 
@@ -306,7 +304,7 @@ class Turn:
 
 
 COLUMNS: dict[str, Mapping[str, Any]] = {
-    f.name: f.metadata for f in fields(Turn) if f.metadata or str(f.type) == "Column | None"
+    f.name: f.metadata for f in fields(Turn) if f.metadata or f.type == Column | None
 }
 """Column of a turn -> `by` whom it is written, and whether it is `recorded`."""
 ANNOTATED = tuple(name for name, of in COLUMNS.items() if of["by"] in ("policy", "reference"))
@@ -343,7 +341,7 @@ class Rollout:
     """Whether the chat template rewrote earlier turns, so that the next prompt does not continue
     the tokens of the turn."""
 
-    def add_messages(self, *messages: Message) -> Rollout:
+    def add_messages(self, *messages: Message) -> Self:
         """Append to the transcript; returns the rollout, so that calls can be chained."""
         self.messages.extend(messages)
         return self

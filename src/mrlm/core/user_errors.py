@@ -1,8 +1,6 @@
 """Readable errors of user code: the exception, and the lines of the user's files in its traceback.
 Frames of this library, of installed packages and of Python are left out."""
 
-from __future__ import annotations
-
 import re
 import sysconfig
 import traceback

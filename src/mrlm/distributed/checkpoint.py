@@ -1,8 +1,6 @@
 """The shards of a checkpoint: optimizer states of sharded weights. A checkpoint can be read by
 another number of processes than wrote it. The weights are saved whole beside them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models sharded over processes by FSDP2, block by block. Gradients are sums over processes."""
 
-from __future__ import annotations
-
 import copy
 import math
 import os

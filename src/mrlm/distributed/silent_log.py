@@ -1,7 +1,5 @@
 """The log of a process other than the main one: it keeps metrics in memory and writes no files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path

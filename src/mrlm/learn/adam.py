@@ -2,8 +2,6 @@
 with known moments: `torch.optim` looks them up weight by weight in each step, which for the small
 weights of an adapter takes longer than the step itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Columns that a model computes for turns before credit assignment, each rank its part."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Joint updates of learners: policies on a shared base run through it in one pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from copy import copy
@@ -33,7 +31,7 @@ class Member(Protocol):
 
     def steps(
         self, samples: Sequence[Sample], algorithm: Algorithm, step: int, seed: int
-    ) -> Updating:
+    ) -> "Updating":
         """Updates the policy: yields its micro-batches and the ends of its optimiser steps."""
         ...
 

@@ -1,7 +1,5 @@
 """The learner of one policy: annotates turns, computes the loss and steps the optimiser."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Generator, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Pure functions of losses and advantages, over flat vectors with one entry per trained token."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Optimisation of one policy: optimiser, learning rate, gradient clipping and loss scaling."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -224,11 +222,7 @@ def _optimizer(
     decoupled, betas = settings.optimizer == "adamw", settings.betas
     if settings.offload:
         return HostAdam(
-            groups,
-            betas=betas,
-            weight_decay=decay,
-            fused=True,
-            decoupled_weight_decay=decoupled,
+            groups, betas=betas, weight_decay=decay, fused=True, decoupled_weight_decay=decoupled
         )
     kind = torch.optim.AdamW if decoupled else torch.optim.Adam
     return kind(groups, betas=betas, weight_decay=decay, fused=True)

@@ -1,8 +1,6 @@
 """Schedule of policy updates, and of the roles that policies play: a function of the iteration (and
 a seed), so that resuming needs no saved state."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

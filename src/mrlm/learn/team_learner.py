@@ -1,7 +1,5 @@
 """Custom PyTorch loops for a team: one loss for all its policies and critics."""
 
-from __future__ import annotations
-
 import logging
 import math
 import random

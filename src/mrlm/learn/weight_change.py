@@ -1,7 +1,5 @@
 """The relative change of the weights in an update, measured on a few thousand of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

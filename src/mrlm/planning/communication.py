@@ -1,8 +1,6 @@
 """Communication between devices in a step: gradients, shards of weights, new weights for
 engines."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 """Memory of a step, part by part: permanent parts, those of training, and those of sampling. The
 latter two are never needed at the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 """The efficiency that is reached of a processor's peak; meanings and sources of the constants are
 in `rates.yaml`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

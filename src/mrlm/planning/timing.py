@@ -1,8 +1,6 @@
 """Seconds of a step, part by part, on one of several devices: each part takes as long as its
 bottleneck."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

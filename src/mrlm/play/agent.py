@@ -1,8 +1,6 @@
 """The agents of an episode, independent of the model, of each other, and of training. `await
 agent.act(messages)` requests a completion from the agent's policy and records the turn."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from bisect import insort
@@ -53,7 +51,7 @@ class AgentSettings:
     trained: bool = True
     sampler: str | None = None
 
-    def greedy(self) -> AgentSettings:
+    def greedy(self) -> "AgentSettings":
         """A copy with greedy decoding."""
         return replace(self, sampling=replace(self.sampling, temperature=0.0))
 
@@ -224,7 +222,7 @@ class Agent:
         """The key of its copy in a branch."""
         return (*self.key, f"fork {depth}.{branch}")
 
-    def fork(self, episode: Episode, branch: int) -> Agent:
+    def fork(self, episode: Episode, branch: int) -> "Agent":
         """A copy of the agent in a forked episode: it keeps its history, and its next message is
         sampled again. Earlier turns are copied there and not trained on."""
         twin = copy.copy(self)
@@ -288,7 +286,7 @@ class Agents(dict[str, Agent]):
     """The agents of an episode by name: `agents["writer"]`, `agents.writer`, or in order with
     `list(agents.values())`."""
 
-    def fork(self, episode: Episode, branch: int) -> Agents:
+    def fork(self, episode: Episode, branch: int) -> "Agents":
         return Agents({name: agent.fork(episode, branch) for name, agent in self.items()})
 
     def __getattr__(self, name: str) -> Agent:

@@ -1,8 +1,6 @@
 """The `Engine` protocol for samplers of token ids, and the batcher that joins the concurrent
 requests of agents into one call."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager

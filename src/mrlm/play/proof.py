@@ -1,7 +1,5 @@
 """Proof that the rows of an environment can be played: its expert is rewarded for each of them."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import importlib.metadata

@@ -1,8 +1,6 @@
 """The workflow interface: plain async Python over named agents and an environment. It defines who
 speaks and who sees what, independent of models and algorithms."""
 
-from __future__ import annotations
-
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -101,7 +99,7 @@ class Workflow(ABC):
         """The settings of `TURN_SETTINGS`, for an environment without turn rules of its own."""
         return {**TURN_SETTINGS, "max_turns": self.max_turns}
 
-    def with_turn_settings(self, settings: Mapping[str, object]) -> Workflow:
+    def with_turn_settings(self, settings: Mapping[str, object]) -> "Workflow":
         """A copy with other turn settings; only for a workflow with `spec.transitions`."""
         raise NotImplementedError(f"workflow {self.label} has no turn settings")
 

@@ -1,8 +1,6 @@
 """Checks of the first step: a cause that would silently corrupt a run becomes a named error, or a
 warning with the fix."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Metrics of episodes under the field's names, for the team, each agent and each environment."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np

@@ -2,8 +2,6 @@
 good checkpoint and continues with a lower learning rate. The decision is written to the run folder
 before anything else changes, so that a run that is killed meanwhile repeats it."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import asdict, dataclass

@@ -68,10 +68,7 @@ class Placement:
     """Whether weights are in this process, and are there as long as it is."""
 
     async def update(
-        self,
-        jobs: Sequence[tuple[Learner, Sequence[Sample], int]],
-        algorithm: Algorithm,
-        step: int,
+        self, jobs: Sequence[tuple[Learner, Sequence[Sample], int]], algorithm: Algorithm, step: int
     ) -> list[Measured]:
         """Updates the learners of a stage; arguments are those of `update_together`."""
         return await update_together(jobs, algorithm, step)

@@ -1,7 +1,5 @@
 """Checkpoints of a run: their content, how a run continues from one, and rollbacks."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

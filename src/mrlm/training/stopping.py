@@ -1,7 +1,5 @@
 """Reactions to evaluations: ending a run that no longer improves, and keeping its best policies."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping

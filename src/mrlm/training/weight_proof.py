@@ -8,8 +8,6 @@ The tokens are sampled by the route of episodes: through the server, its caches 
 steps. A prefill of the whole text would not test cached prompts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """The algorithm interface: `credit`, `loss`, and requirements (`spec`)."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Mapping, Sequence

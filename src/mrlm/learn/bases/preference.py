@@ -1,8 +1,6 @@
 """Preference pairs: built from data set rows, from siblings that answered the same state, or from
 trees; and the credit of algorithms that train on them. Independent of the loss."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Requirements of an algorithm as data, derived from its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """Optional steps of an iteration; the functions do nothing for an algorithm without the step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Baselines that returns are compared with. Independent of algorithms and models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

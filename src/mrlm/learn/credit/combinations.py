@@ -1,7 +1,5 @@
 """Credit where every combination of the agents' answers was executed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Literal

@@ -5,8 +5,6 @@ Credit assignment adds a clause where it computes something: `0.75 - mean of 8 s
 their mean). Other turns cost nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Functions over groups: the partition into compared rollouts, their rewards and metrics."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise

@@ -1,8 +1,6 @@
 """Conversion of user rollouts, written by hand or recorded by a `Generator`, into groups for
 algorithms. Episodes recorded by a trainer are passed through unchanged."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -2,8 +2,6 @@
 computes text features, and heads and a mixer on top are trained. Which reward is mixed, and the use
 of the value, is defined by the algorithm."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Features of a team's prompts and completions from a frozen network: one row per joint step, with
 a vector for each agent. Computes no values and no gradients."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +53,7 @@ class FeatureRows:
     active: Tensor
     decision: Tensor
 
-    def where(self, mask: Sequence[bool]) -> FeatureRows:
+    def where(self, mask: Sequence[bool]) -> "FeatureRows":
         at = torch.tensor(mask, device=self.chosen.device)
         tensors = (self.chosen, self.expected, self.state, self.active, self.decision)
         steps, slots = list(compress(self.steps, mask)), list(compress(self.slots, mask))

@@ -1,8 +1,6 @@
 """Selection of turns for training, and the split of samples into mini-batches, parts of ranks and
 micro-batches, which never changes results; without tensors."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Dense attention for training, independent of models and prefix trees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -65,12 +63,7 @@ def _block(
 
 
 def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    scale: float,
-    softcap: float | None = None,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None = None
 ) -> Tensor:
     """Attention outputs (B, heads, S, head_dim) of S queries over T keys. `k` and `v` are (B,
     kv_heads, T, head_dim), each for `heads / kv_heads` heads; `mask` (B or 1, 1, S, T) is added to

@@ -1,7 +1,5 @@
 """Element-wise parts of a block, with gradients in few passes over memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -2,8 +2,6 @@
 prefix once, outputs at trained positions only. It computes the same as the model's own forward,
 with the model's own weights; `llama_modules.py` lists the supported models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,22 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mrlm.learn.fast.adapters import (
-    Owners,
-    PackedTree,
-    owners_of,
-    updates,
-)
+from mrlm.learn.fast.adapters import Owners, PackedTree, owners_of, updates
 from mrlm.learn.fast.attention import attention, attention_in_blocks
 from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm, Rotate, SwiGLU, with_signs
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
-from mrlm.learn.fast.piece_attention import (
-    AttendPieces,
-    HeadRows,
-    Masks,
-    piece_masks,
-)
+from mrlm.learn.fast.piece_attention import AttendPieces, HeadRows, Masks, piece_masks
 from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
 from mrlm.learn.fast.row_blocks import linears_in_blocks, padded
 from mrlm.learn.fast.varlen_attention import (
@@ -82,10 +70,7 @@ class LeanForward:
     dtype: torch.dtype
 
     def hidden(
-        self,
-        forest: Sequence[PackedTree],
-        checkpointing: bool = False,
-        direct: bool = False,
+        self, forest: Sequence[PackedTree], checkpointing: bool = False, direct: bool = False
     ) -> Tensor:
         """Hidden states (N, H) that the head reads at the trees' `predictors`, tree by tree. With
         `checkpointing`, each block is recomputed in backward instead of keeping its activations;
@@ -181,12 +166,7 @@ class LeanForward:
         return dict(zip(norms, cast, strict=True))  # pyright: ignore
 
     def _block(
-        self,
-        stream: Tensor,
-        layer: Layer,
-        shared: _Pass,
-        rows: Tensor | None,
-        left: Owners,
+        self, stream: Tensor, layer: Layer, shared: _Pass, rows: Tensor | None, left: Owners
     ) -> Tensor:
         """One block; with `rows`, for those tokens alone, in the order of `left`."""
         weights = None
@@ -269,12 +249,7 @@ class LeanForward:
         return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
 
     def _attend(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        layer: Layer,
-        shared: _Pass,
+        self, queries: Tensor, keys: Tensor, values: Tensor, layer: Layer, shared: _Pass
     ) -> Tensor:
         """Attention of all packed tokens, piece by piece: (P, heads * head_dim) from queries of
         that shape, and keys and values (P, kv_heads * head_dim)."""

@@ -1,8 +1,6 @@
 """Linear maps of one block on an accelerator: those that read the same input are one product, and
 weights in another type are cast for one block at a time, not kept for the backward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

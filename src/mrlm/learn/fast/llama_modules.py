@@ -1,8 +1,6 @@
 """Parts of a Llama-like model, read from a Hugging Face module for the fast forward and the
 built-in decoder. Weights are referenced, never copied; nothing is computed here."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

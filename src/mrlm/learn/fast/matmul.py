@@ -5,8 +5,6 @@ must give the same bits. The limits come from measurements on AVX-512 processors
 widths 128 to 32000).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,8 +1,6 @@
 """The fast path through a batch: hidden states of a packed tree, then head and loss chunk by chunk;
 each chunk's gradient is computed while its logits exist."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ attention is split into a few dense pieces (`PrefixPiece`), each a batch of chun
 with the keys visible to them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

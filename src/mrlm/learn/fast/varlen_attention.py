@@ -1,8 +1,6 @@
 """Attention of a prefix tree in one kernel on an accelerator: every chunk of packed tokens reads
 the keys of its path, whatever their numbers. No mask and no matrix of scores is stored."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Digests of tensors: fingerprints that change with any element, independent of the writer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cache
 

@@ -1,8 +1,6 @@
 """Models in GGUF files, and models with short names: each becomes a Hugging Face folder in the
 cache."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import re

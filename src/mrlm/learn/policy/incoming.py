@@ -1,8 +1,6 @@
 """Adapters that come in: of a live PEFT model, of a folder, or new. The same function takes all of
 them, so that each is trained, copied and saved as what it is, or refused by name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

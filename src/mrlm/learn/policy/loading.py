@@ -1,7 +1,5 @@
 """Loading of models and tokenizers. Errors name what is missing and where."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,8 +1,6 @@
 """LoRA adapters of PEFT on one base model: the weights of each, copies, and which one is active.
 `incoming.py` decides which adapter a policy is."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,8 +1,6 @@
 """A model's own forward, for every module that returns logits: it takes a batch as a padded grid.
 The fast path is compared with it on a probe before it is used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A model as `forward(batch) -> Outputs`, over any Hugging Face causal language model."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -48,7 +46,7 @@ class Policy(PolicyWeights):
             forward.
     """
 
-    def over(self, model: Any, adapter: str | None, name: str | None = None) -> Policy:
+    def over(self, model: Any, adapter: str | None, name: str | None = None) -> "Policy":
         """A policy with the settings of this one and other weights."""
         return Policy(
             name or self.name,
@@ -60,7 +58,7 @@ class Policy(PolicyWeights):
             lean=self.lean,
         )
 
-    def alike(self) -> Policy:
+    def alike(self) -> "Policy":
         """Another policy with the same weights."""
         other = copy.copy(self)
         other.passes = {}

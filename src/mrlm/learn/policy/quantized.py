@@ -3,8 +3,6 @@ Every product is one of the dequantised numbers, in the type of its input, so th
 and training read the same ones. The library's own layers do not: in evaluation mode on a CPU they
 round the weights in place, and in 8 bits they round their input."""
 
-from __future__ import annotations
-
 import json
 import logging
 from functools import cache

@@ -1,8 +1,6 @@
 """Preparation of models that have short names: from a wheel, a file, a folder or the hub into the
 cache."""
 
-from __future__ import annotations
-
 import tempfile
 import zipfile
 from pathlib import Path

@@ -6,8 +6,6 @@ engine with waiting requests), and all decisions fall between two rounds: which 
 sampling pauses, when new weights arrive. So a run is the same however long anything takes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import math

@@ -1,8 +1,6 @@
 """A log of engine answers in episodes that are not trained on yet. Re-executed from their seeds
 with the same answers, such episodes reach the same state, whatever the weights are by then."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,6 @@
 is played on. Workflows are coroutines, which cannot be copied, so every branch steps its
 environment again from the reset."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 from collections.abc import Mapping, Sequence
@@ -222,7 +220,7 @@ class EpisodePlace:
     number: int
 
     @classmethod
-    def of(cls, episode: str, environments: Sequence[EnvironmentSpec]) -> EpisodePlace:
+    def of(cls, episode: str, environments: Sequence[EnvironmentSpec]) -> "EpisodePlace":
         """Parse an id: split, environment, number of the task, number in the group, branches.
 
         Raises:

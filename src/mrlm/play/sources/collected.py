@@ -1,7 +1,5 @@
 """Sampled episodes kept for supervised learning."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

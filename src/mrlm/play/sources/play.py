@@ -1,8 +1,6 @@
 """The source `Play`: samples groups of episodes from agents in environments. Handles deadlines,
 retries and failed episodes; independent of learning."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import logging

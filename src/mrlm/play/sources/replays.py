@@ -1,8 +1,6 @@
 """The source of an algorithm that gives credit by replays: after the episodes of a task, the same
 ones are played again with one decision changed."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import random

@@ -1,7 +1,5 @@
 """Groups made of the rows of a data set."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace

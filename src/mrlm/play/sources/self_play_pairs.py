@@ -1,8 +1,6 @@
 """Pairs for self-play on a data set: the answers in its rows against answers sampled from the
 policies."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace

@@ -1,7 +1,5 @@
 """The interface from which the loop takes groups of episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Rows that are read during training: a few of a data set are in memory at a time, and their order
 is derived from the seed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
