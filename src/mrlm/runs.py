@@ -152,8 +152,7 @@ class LastStep:
         if run.phase is not Phase.UNSAVED:
             return
         folders = checkpoints(run.folder)
-        moved = _folder_id(run.folder) != self._folder
-        if moved or (folders and step_of(folders[0]) > run.step):
+        if _folder_id(run.folder) != self._folder or (folders and step_of(folders[0]) > run.step):
             text = "%s was removed or is used by another run, so step %d of this one is not saved"
             log.warning(text, run.folder, run.step)
             return

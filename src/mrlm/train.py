@@ -121,13 +121,12 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
             check_weights(run)
     ended = time.perf_counter()
     run.tokens += tokens
-    api = api_metrics(run.engines)
     return (
         metrics
         | between
         | by_policy(valued)
         | by_policy(updates)
-        | run.peers.add_numbers([api])[0]
+        | run.peers.add_numbers([api_metrics(run.engines)])[0]
         | run.source.metrics()
         | mismatch_metrics([scored, drift], list(updates))
         | ({"rollbacks": float(run.rollbacks)} if run.config.training.rollback else {})

@@ -291,8 +291,7 @@ class Trainer:
             self.save()
             own_folder = resume_from_checkpoint is True
             folder = run_folder(self.config) if own_folder else resume_from_checkpoint
-            run = build(self.config, self._parts, Path(folder).expanduser())
-            self._last = LastStep(run, self)
+            self._last = LastStep(build(self.config, self._parts, Path(folder).expanduser()), self)
         return self._begun().train(save)
 
     def _go_on(self, run: Run) -> None:

@@ -83,8 +83,7 @@ class ATGRPO(GroupRelative, PolicyGradient):
     def credit_group(self, group: Group) -> None:
         for answers, scores in self.comparisons(group):
             indices = self._kept(scores)
-            advantages = self.compared(scores[indices])
-            for index, advantage in zip(indices, advantages, strict=True):
+            for index, advantage in zip(indices, self.compared(scores[indices]), strict=True):
                 for turn in answers[index]:
                     turn.advantages = float(advantage)
                 score = float(scores[index])

@@ -119,8 +119,7 @@ class SAC(PPO):
         for policy, entropy in entropies.items():
             if self.auto_alpha:
                 # the loss of this iteration keeps the alpha that its rewards were computed with
-                missing = self.targets[policy] - entropy
-                step = ALPHA_LEARNING_RATE * missing
+                step = ALPHA_LEARNING_RATE * (self.targets[policy] - entropy)
                 self.next_log_alphas[policy] = math.log(self.alpha_of(policy)) + step
 
     def _note(self, name: str, numbers: dict[str, float]) -> None:

@@ -72,8 +72,7 @@ class SHARP(CCPO):
     def process(self, member: Member) -> float:
         if self.tool is None:
             return 0.0
-        turns = member[1].turns
-        return self.tool_coef * sum(turn.components.get(self.tool, 0.0) for turn in turns)
+        return self.tool_coef * sum(turn.components.get(self.tool, 0.0) for turn in member[1].turns)
 
 
 PLUGIN = SHARP

@@ -108,8 +108,7 @@ def run_async(job: Awaitable[T]) -> T:
     except RuntimeError:
         return asyncio.run(_Contained(wait()))
     with ThreadPoolExecutor(max_workers=1) as pool:
-        context = contextvars.copy_context()
-        return pool.submit(context.run, asyncio.run, _Contained(wait())).result()
+        return pool.submit(contextvars.copy_context().run, asyncio.run, _Contained(wait())).result()
 
 
 class BackgroundJobs(set["asyncio.Task[Any]"]):

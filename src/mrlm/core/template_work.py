@@ -126,8 +126,7 @@ class Rendering:
         elif isinstance(error, _TooLongError):
             raise ChatTemplateError(str(error)) from None
         elif isinstance(error, Exception) and not isinstance(error, ChatTemplateError):
-            text = escaped(f"{type(error).__name__}: {error}")
-            raise TemplateError(text[:500]) from error
+            raise TemplateError(escaped(f"{type(error).__name__}: {error}")[:500]) from error
 
 
 def escaped(text: Any) -> str:

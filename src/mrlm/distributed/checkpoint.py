@@ -52,8 +52,7 @@ class CheckpointReader:
         self._place = folder / FOLDER
         self._known: set[str] = set()
         if self._place.is_dir():
-            metadata = FileSystemReader(self._place).read_metadata()
-            self._known = set(metadata.state_dict_metadata)
+            self._known = set(FileSystemReader(self._place).read_metadata().state_dict_metadata)
 
     def __call__(self, kind: str, owner: Owner) -> dict[str, Tensor]:
         """The optimizer state of a learner or critic, by the names of its tensors."""

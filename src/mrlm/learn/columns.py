@@ -39,8 +39,7 @@ def fill_columns(
         ]
         for turns, name, numbers in columns:
             write_column(turns, name, numbers.cpu().numpy())
-        shared = parts(samples, settings.peers.size, body.packed)
-        exchange_columns(settings.peers, shared, names)
+        exchange_columns(settings.peers, parts(samples, settings.peers.size, body.packed), names)
 
 
 def annotate(

@@ -76,8 +76,7 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
     for entries in shared.values():
         for chosen in _loads(entries):
             places, several, passes = zip(*chosen, strict=True)
-            pass_losses = _through(several, passes)
-            losses |= dict(zip(places, pass_losses, strict=True))
+            losses |= dict(zip(places, _through(several, passes), strict=True))
             advance(sum(work.batch.num_sequences for work in several))
     return [losses[index] for index in range(len(works))]
 

@@ -234,8 +234,7 @@ class Learner(Trainee):
     def reveal(self, groups: Sequence[Group]) -> None:
         """Writes the prompts of a teacher that reads more on this policy's turns."""
         if self.spec.reveals:
-            policy = self.weights_of
-            reveal(groups, self.policy, self.chat, self.spec.reveals, policy.max_context)
+            reveal(groups, self.policy, self.chat, self.spec.reveals, self.weights_of.max_context)
 
     async def annotate(self, groups: Sequence[Group], needs: Iterable[str]) -> None:
         """Writes the columns in `needs` (of `ANNOTATED`) on this policy's turns."""
@@ -300,8 +299,7 @@ class Learner(Trainee):
             if agent not in present:
                 continue
             reseed()
-            loss_of = part_of(agent, algorithm.loss)
-            yield from self._backward(samples, totals, algorithm, loss_of)
+            yield from self._backward(samples, totals, algorithm, part_of(agent, algorithm.loss))
             yield StepSums(self.policy, parameters, {})
             parts[agent] = [parameter.grad for parameter in parameters]
         self.stepper.clear()

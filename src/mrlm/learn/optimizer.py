@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.process_group import ALONE, Peers
-from mrlm.learn.adam import HostAdam, Moments, adam_step, moments_of
+from mrlm.learn.adam import HostAdam
 from mrlm.learn.critics.mixers import TeamValue
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.fast.repeatable import repeatable
@@ -122,7 +122,6 @@ class Stepper:
                 groups += [group | rates] if part else []
         self.optimizer: torch.optim.Optimizer = _optimizer(groups, settings, policy.storage.sharded)
         scaled = policy.precision == "fp16"
-        self._moments: Moments | None = None
         self.scaler: torch.amp.GradScaler = torch.amp.GradScaler(policy.device.type, enabled=scaled)
 
     def begin(self, step: int) -> float:
@@ -163,19 +162,10 @@ class Stepper:
     def step(self, apply: bool) -> None:
         """Updates the weights (unless `apply` is false) and clears gradients."""
         if apply:
-            self._apply()
+            self.scaler.step(self.optimizer)
         self.masters.round_back()
         self.scaler.update()
         self.clear()
-
-    def _apply(self) -> None:
-        complete = all(weight.grad is not None for weight in self.masters.optimized)
-        if complete and self._moments is not None:
-            adam_step(self.optimizer, self._moments)
-            return
-        self.scaler.step(self.optimizer)
-        if complete and not (self.scaler.is_enabled() or self.policy.storage.sharded):
-            self._moments = moments_of(self.optimizer)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON-able rest of the state; parameters are named by position."""
@@ -206,7 +196,6 @@ class Stepper:
         self.masters.load(copies)
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        self._moments = None
         if rest["scaler"]:
             self.scaler.load_state_dict(rest["scaler"])
 
@@ -350,8 +339,7 @@ def training_mode(policies: Sequence[Policy], checkpointing: bool) -> Iterator[N
     passes = [policy.lean_pass for policy in policies]
     with ExitStack() as modes:
         modes.enter_context(repeatable(device))
-        drops = any(map(random_forward, policies))
-        if drops and device.type != "cpu":
+        if any(map(random_forward, policies)) and device.type != "cpu":
             modes.enter_context(GENERATORS.drawing())
         if None in passes:
             modes.enter_context(update_mode(model, policies[0].dropout, checkpointing))

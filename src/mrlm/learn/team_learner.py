@@ -95,14 +95,12 @@ class TeamLearner:
         if topology not in ("central", "mixed"):
             return [learner.critic for learner in self.learners if learner.critic is not None]
         copied = frozen_beside if topology == "mixed" else beside
-        first = self.learners[0].weights_of
-        body = copied(first) if model is None else as_policy("critic", model)
+        body = copied(self.learners[0].weights_of) if model is None else as_policy("critic", model)
         chats = {policy.name: policy.chat for policy in self.policy_of.values()}
         if topology == "central":
             return [CentralCritic(body, self.settings, chats)]
         agents = sorted(self._reader.trained)
-        mixing = self.spec.critic.mixing
-        return [MixedCritic(body, self.settings, chats, agents, mixing, self.seed)]
+        return [MixedCritic(body, self.settings, chats, agents, self.spec.critic.mixing, self.seed)]
 
     def parameters(self) -> list[nn.Parameter]:
         """The trainable parameters of the policies, their heads and the critics."""

@@ -189,8 +189,7 @@ def tokens_in(
     tokens = MOST_TOKENS
 
     def taken() -> int:
-        kept = activations(shape, tokens, computed, checkpointing)
-        return kept + logits(shape, tokens, lean)
+        return activations(shape, tokens, computed, checkpointing) + logits(shape, tokens, lean)
 
     while tokens > LEAST_TOKENS and taken() > size:
         tokens //= 2

@@ -250,8 +250,7 @@ def _bounded(plan: Plan) -> list[str]:
     whole = replace(plan.job, most_keys=None)
     for policy in plan.weights:
         needed = parts_of(policy, whole).get("kv_cache", 0)
-        held = plan.memory[policy.name].get("kv_cache", 0)
-        if held < needed:
+        if plan.memory[policy.name].get("kv_cache", 0) < needed:
             notes.append(
                 f"keys and values of all rows of {policy.name} would take {size_text(needed)}; "
                 "rows wait until they fit into engine.kv_mib"
@@ -263,13 +262,12 @@ def _record_of(config: ExperimentConfig, plan: Plan, spec: Spec) -> RecordSize |
     if plan.rows:
         return None
     episodes = plan.episodes // plan.tasks * (1 + spec.sampling.refills)
-    calls = plan.calls or plan.agents * plan.turns
     return record_size(
         config,
         spec.columns,
         groups=plan.tasks,
         episodes=episodes,
-        calls=calls,
+        calls=plan.calls or plan.agents * plan.turns,
         iterations=plan.iterations,
     )
 

@@ -73,10 +73,9 @@ class Transition:
         """
         agents = dialogue.agents
         prompt_lists, answer_lists = copy.deepcopy((dialogue.prompts, dialogue.answers))
-        last = [texts[-1] if texts else "" for texts in answer_lists.values()]
         arguments = (
             prompt,
-            last,
+            [texts[-1] if texts else "" for texts in answer_lists.values()],
             len(agents),
             list(prompt_lists.values()),
             list(answer_lists.values()),

@@ -110,8 +110,7 @@ def proved(env: Environment, split: Split, most: int | None = SAMPLE) -> Proof:
         return Proof(**stored, problems=problems)
     results = run_async(_played(env, split, places))
     problems = {index: result for index, result in results.items() if result}
-    silent = sum(result is None for result in results.values())
-    proof = Proof(count, number, silent, problems)
+    proof = Proof(count, number, sum(result is None for result in results.values()), problems)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_name(f"{file.name}.{os.getpid()}")

@@ -161,10 +161,9 @@ async def _effects(
         if not branch.failed and branch.scored
     ]
     for position, branch in zip(messages, branches[len(agents) :], strict=True):
-        values = influences(episode, branch, position, past, policies, READ)
         metrics += [
             (f"influence/{position[0]}/{other}", value)
-            for other, value in values.items()
+            for other, value in influences(episode, branch, position, past, policies, READ).items()
             if value is not None
         ]
         silent = {(turn.agent, turn.index): turn for turn in branch.turns}

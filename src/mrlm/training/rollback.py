@@ -91,8 +91,7 @@ def go_back(folder: Path, step: int, done: int, allowed: int, error: NonFiniteEr
             continue
         state = read_state(checkpoint)
         rows = [*state["learners"].values(), *state["critics"].values()]
-        finite = all(row["nonfinite"] == 0 for row in rows)
-        if step_of(checkpoint) <= step and finite:
+        if step_of(checkpoint) <= step and all(row["nonfinite"] == 0 for row in rows):
             if step_of(checkpoint) != last or _recorded(state) >= done:
                 break
             log.warning("continuing from %s failed again; trying an older checkpoint", checkpoint)
@@ -120,8 +119,7 @@ def settle(folder: Path, step: int | None = None) -> None:
     if not history:
         return
     if step is not None and history[-1].to > step:
-        entries = [asdict(entry) for entry in history if entry.to <= step]
-        write_json(folder / FILE, entries)
+        write_json(folder / FILE, [asdict(entry) for entry in history if entry.to <= step])
     else:
         _remove_abandoned(folder, history[-1])
 

@@ -38,8 +38,7 @@ def settings(algorithm: type[A]) -> type[A]:
         try:
             checked(self, *args, **fields)
         except ValidationError as error:
-            name = type(self).__name__
-            raise InvalidConfig(problems_of(error, type(self), name)) from None
+            raise InvalidConfig(problems_of(error, type(self), type(self).__name__)) from None
 
     made.__init__ = init
     return made

@@ -40,8 +40,7 @@ class PreferencePair:
 
     def mark(self) -> None:
         """Sets advantages of +1 on the chosen turns and -1 on the rejected ones."""
-        sides = (("chosen", self.chosen, 1.0), ("rejected", self.rejected, -1.0))
-        for name, turns, sign in sides:
+        for name, turns, sign in (("chosen", self.chosen, 1.0), ("rejected", self.rejected, -1.0)):
             for turn in turns:
                 turn.advantages = sign
                 because(turn, "{} of a pair {:+}", name, sign)

@@ -57,8 +57,7 @@ def against(
         if turn.trace is None:
             continue
         mean = np.mean(scores)
-        count = len(scores)
-        because(turn, "{} - mean of {} {} {} = {:+}", score, count, what, mean, score - mean)
+        because(turn, "{} - mean of {} {} {} = {:+}", score, len(scores), what, mean, score - mean)
         explain_scale(turn, float(score - mean), advantage)
 
 

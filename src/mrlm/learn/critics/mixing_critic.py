@@ -231,8 +231,7 @@ class MixedCritic(Critic):
         """Polyak update of the target network."""
         if self.target is None:
             return
-        pairs = zip(self.target.parameters(), self.team.parameters(), strict=True)
-        for slow, fast in pairs:
+        for slow, fast in zip(self.target.parameters(), self.team.parameters(), strict=True):
             slow.lerp_(fast, self.mixing.target_rate)
         self.target.scale.copy_(self.team.scale)
 

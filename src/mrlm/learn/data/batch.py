@@ -162,8 +162,7 @@ class Batch:
     def parts(self, size: int) -> "Iterator[tuple[slice, Batch]]":
         """Splits the batch into parts of about `size` trained tokens without splitting units;
         yields the token slice and the part. The losses of the parts sum to that of the batch."""
-        units = self.host["unit"]
-        ends = np.flatnonzero(np.diff(units, append=-1)) + 1
+        ends = np.flatnonzero(np.diff(self.host["unit"], append=-1)) + 1
         start = 0
         for end, after in zip(ends, [*ends[1:], None], strict=True):
             if after is None or after - start > size:

@@ -32,9 +32,8 @@ def attention_in_blocks(
     for start in range(0, q.shape[2], size):
         stop = min(start + size, q.shape[2])
         how = visible, start, stop, scale, softcap
-        part = q[:, :, start:stop]
         mixed: Any = checkpoint(
-            _block, part, k, v, *how, use_reentrant=False, preserve_rng_state=False
+            _block, q[:, :, start:stop], k, v, *how, use_reentrant=False, preserve_rng_state=False
         )
         outputs.append(mixed)
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)

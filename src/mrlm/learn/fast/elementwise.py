@@ -140,10 +140,9 @@ class CastAll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        entries = zip(grads, ctx.types, ctx.needs_input_grad[2:], strict=True)
         gradients = [
             torch.empty_like(x, dtype=dtype) if x is not None and needed else None
-            for x, dtype, needed in entries
+            for x, dtype, needed in zip(grads, ctx.types, ctx.needs_input_grad[2:], strict=True)
         ]
         pairs = zip(gradients, grads, strict=True)
         copies = [(to, x) for to, x in pairs if to is not None and x is not None]

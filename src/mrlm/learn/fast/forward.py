@@ -77,8 +77,7 @@ class LeanForward:
         with `direct`, backward may add to `grad` of the weights without autograd."""
         anatomy = self.anatomy
         tokens, places = merged([plot.tree for plot in forest])
-        adapters = [plot.adapter for plot in forest]
-        owned = owners_of(adapters, places, tokens.ids.device)
+        owned = owners_of([plot.adapter for plot in forest], places, tokens.ids.device)
         stream = F.embedding(padded(tokens.ids), anatomy.embedding, anatomy.padding_idx)
         if anatomy.embed_scale != 1.0:
             scale = torch.full((), anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
@@ -275,8 +274,7 @@ class LeanForward:
             cap, window = anatomy.attention_softcap, layer.window
             wide = window is None or window >= piece.shape[2]
             if q.device.type == "cpu" or (piece.keys is None and wide and cap is None):
-                mask = shared.masks.get((number, window))
-                mixed = attention(q, k, v, mask, anatomy.scale, cap)
+                mixed = attention(q, k, v, shared.masks.get((number, window)), anatomy.scale, cap)
             else:
                 visible = partial(piece.visible, None if wide else window)
                 mixed = attention_in_blocks(q, k, v, visible, anatomy.scale, cap)

@@ -191,8 +191,7 @@ class _Scores(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: Any, cap: Any
     ) -> tuple[Tensor, Tensor]:
-        head = Head(weight, cap)
-        parts = chunks(head, hidden, tokens, temperature)
+        parts = chunks(Head(weight, cap), hidden, tokens, temperature)
         logprobs, entropies = zip(*((x.logprobs, x.entropy) for x in parts), strict=True)
         ctx.save_for_backward(hidden, weight, tokens, temperature)
         ctx.set_materialize_grads(False)

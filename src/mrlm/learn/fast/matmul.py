@@ -123,8 +123,7 @@ def _packed(weight: Tensor, rows: int) -> Tensor:
 @cache
 def onednn_has_bfloat16() -> bool:
     """Whether oneDNN is available and computes products in bfloat16."""
-    available = torch.backends.mkldnn.is_available()
-    return available and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @cache

@@ -143,8 +143,7 @@ class LeanPass:
             values = None if job.value_head is None else job.value_head(states)
             part_entropy = surprise if job.entropy_gradient else surprise.detach()
             spread = self.distributions(states, part)
-            outputs_of = Outputs(part_logprobs, part_entropy, values, spread)
-            losses.append(job.loss_of(part, outputs_of))
+            losses.append(job.loss_of(part, Outputs(part_logprobs, part_entropy, values, spread)))
         torch.autograd.backward([loss.total for loss in losses])
         if chunk is not None:
             self._through_chunk(chunk, back)
@@ -195,8 +194,7 @@ def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]], direct: bool = False) 
     one pass. With `direct`, backward may add to `grad` of the weights itself, which only
     `Tensor.backward` allows."""
     first = jobs[0][0]
-    model = first.anatomy.model
-    again = model.training and first.anatomy.checkpointing
+    again = first.anatomy.model.training and first.anatomy.checkpointing
     forest = [PackedTree(batch.tree, lean.adapter) for lean, batch in jobs]
     return first.forward.hidden(forest, checkpointing=again, direct=direct)
 

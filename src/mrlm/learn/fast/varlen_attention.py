@@ -48,8 +48,7 @@ class KeyPaths:
         if self.keys is None:
             return grad
         back = torch.ops.aten.embedding_dense_backward
-        gradient = back(grad.flatten(1), self.keys, like.shape[0], -1, False)
-        return gradient.view(like.shape)
+        return back(grad.flatten(1), self.keys, like.shape[0], -1, False).view(like.shape)
 
 
 class Sight(NamedTuple):

@@ -289,8 +289,7 @@ def set_checkpointing(model: Any, on: bool) -> None:
     it was present before: only reentrant checkpointing needs it, and a model with hooks cannot use
     the fast path.
     """
-    new = hasattr(model, "activation_checkpointing_enable")
-    kind = "activation" if new else "gradient"
+    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
     if not on:
         getattr(model, f"{kind}_checkpointing_disable")()
         return

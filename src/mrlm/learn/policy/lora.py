@@ -40,8 +40,7 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
     words = {key: value for key, value in named.items() if value is not None}
     check_targets(model, name, settings.get("target_modules"))
     try:
-        config = peft.LoraConfig(**words, task_type="CAUSAL_LM")
-        return inject(model, name, config, trainable=True)
+        return inject(model, name, peft.LoraConfig(**words, task_type="CAUSAL_LM"), trainable=True)
     except (TypeError, ValueError, KeyError) as error:
         raise ModelError(f"lora of policy {name!r}: {first_line(error)}") from error
 

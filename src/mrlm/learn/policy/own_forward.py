@@ -88,8 +88,7 @@ class OwnForward:
         return batch.grid if self.interface.mask else batch.right_padded
 
     def _at_tokens(self, logits: Tensor, batch: Batch) -> Tensor:
-        selected = logits[batch.sequence, self._grid(batch).column].float()
-        return selected / batch.temperature[:, None]
+        return logits[batch.sequence, self._grid(batch).column].float() / batch.temperature[:, None]
 
 
 def checked_pass(

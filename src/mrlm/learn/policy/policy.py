@@ -105,8 +105,7 @@ class Policy(PolicyWeights):
         """Hidden states (N, H) at the same positions."""
         lean = self.lean_pass
         if lean is not None:
-            result = hidden_states([(lean, batch)])
-            return result
+            return hidden_states([(lean, batch)])
         with self.active() as model:
             if self.storage.sharded:  # a part of it alone gathers nothing
                 return self.own_forward.logits_and_states(model, batch, self.output_layer)[1]

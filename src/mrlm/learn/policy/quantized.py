@@ -80,8 +80,7 @@ def use_dequantized(model: nn.Module) -> None:
     for name, layer in model.named_modules():
         if not _of_library(layer):
             continue
-        state = _state_of(layer.weight)
-        if getattr(state, "packing_format_for_cpu", False):
+        if getattr(_state_of(layer.weight), "packing_format_for_cpu", False):
             raise ModelError(
                 f"{name}: the model has computed in evaluation mode on a CPU, for which "
                 "bitsandbytes rounds its weights in place; load it again, and pass it before that"
@@ -118,8 +117,7 @@ def is_quantized(model: Any) -> bool:
 
 
 def _of_library(module: Any) -> bool:
-    kind = type(module)
-    return kind.__module__.startswith("bitsandbytes.") and isinstance(module, nn.Linear)
+    return type(module).__module__.startswith("bitsandbytes.") and isinstance(module, nn.Linear)
 
 
 @cache

@@ -33,8 +33,7 @@ class RemoteTeacher:
 
     def logprobs(self, batch: Batch) -> Tensor:
         """Log-probs (N,) of the trained tokens."""
-        tokens = batch.tokens.tolist()
-        rows = zip(self._rows(batch), tokens, strict=True)
+        rows = zip(self._rows(batch), batch.tokens.tolist(), strict=True)
         return torch.tensor([row[token] for row, token in rows], device=batch.tokens.device)
 
     def distributions(self, batch: Batch, vocabulary: int) -> TopTokens:

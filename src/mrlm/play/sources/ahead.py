@@ -284,8 +284,7 @@ class Ahead(EpisodeSource):
         marks = self._marks
         if marks.begun < marks.goal:
             return True
-        jobs = itertools.islice(self._jobs, marks.goal - marks.taken)
-        if not _done(jobs):
+        if not _done(itertools.islice(self._jobs, marks.goal - marks.taken)):
             return True
         if self.partial and self.play.batcher.rounds >= marks.until:
             return False

@@ -93,5 +93,4 @@ def _completion(row: Mapping[str, Any]) -> Completion:
 def _digest(request: Request) -> str:
     """Sixteen hexadecimal digits of a request's content."""
     texts = [(message.role.value, message.content) for message in request.messages]
-    data = repr(request.prompt_ids or texts).encode()
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+    return hashlib.blake2b(repr(request.prompt_ids or texts).encode(), digest_size=8).hexdigest()

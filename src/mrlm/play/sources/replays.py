@@ -68,8 +68,7 @@ class PlayWithReplays(Play):
         for silent in sets:
             mark = ReplayMark(episode.id, kind, tuple(sorted(silent)))
             for _ in range(self.replays.count):
-                script = Script(number, agents=silent, how="text", own_rest=False, feed=False)
-                yield script, mark
+                yield Script(number, agents=silent, how="text", own_rest=False, feed=False), mark
                 number += 1
 
     def _chosen(self, job: PlannedTask, episode: Episode, turns: list[Turn]) -> list[Turn]:

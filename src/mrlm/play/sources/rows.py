@@ -282,11 +282,10 @@ def _answered(prompt: list[Message], answer: Any, where: str) -> list[Message]:
     if not (messages and context and context[-1].role is messages[0].role is Role.ASSISTANT):
         return [*context, *messages]
     begun, first = prompt[-1], messages[0]
-    metadata = {**first.metadata, "prefill": len(begun.content)}
     whole = replace(
         first,
         content=begun.content + first.content,
-        metadata=metadata,
+        metadata={**first.metadata, "prefill": len(begun.content)},
         agent=first.agent or begun.agent,
         reasoning=begun.reasoning or first.reasoning,
     )
