@@ -66,13 +66,6 @@ class Provable(Protocol):
         ...
 
 
-@runtime_checkable
-class Wrapper(Protocol):
-    """An environment around another one, whose rows it plays."""
-
-    environment: object
-
-
 @dataclass(slots=True)
 class Proof:
     """The result of playing the rows of a split with the expert.
@@ -131,8 +124,8 @@ def check_rows(env: Environment, where: str, slow: bool = True) -> None:
         DataError: the expert is not rewarded for some row, and `on_bad_row` is not `skip`, which
             leaves such rows out; or no row remains.
     """
-    while isinstance(env, Wrapper) and isinstance(env.environment, Environment):
-        env = env.environment
+    while isinstance(inside := getattr(env, "environment", None), Environment):
+        env = inside  # it plays the rows of another one
     if not isinstance(env, Provable) or env.expert_return is None:
         return
     table = env.row_table

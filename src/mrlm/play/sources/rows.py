@@ -200,6 +200,8 @@ class RowSource(EpisodeSource):
     seed: int
     shuffle: bool = True
 
+    samples = rewarded = False
+
     def __post_init__(self) -> None:
         self.where: str = self.grouping.where
         self._taken = 0
@@ -208,14 +210,6 @@ class RowSource(EpisodeSource):
         for index, row in enumerate(self.rows):
             self.grouping.check(row, index)
         self.group(0)
-
-    @property
-    def samples(self) -> bool:
-        return False
-
-    @property
-    def rewarded(self) -> bool:
-        return False
 
     def num_tasks(self) -> int | None:
         return len(self.rows)

@@ -52,12 +52,10 @@ class SelfPlayPairs(EpisodeSource):
     said: dict[int, Said] = field(default_factory=dict, init=False)
     """round -> its answers; of the current round and the one before."""
 
+    rewarded = False
+
     def __post_init__(self, engines: Mapping[str, Engine], timeout: float) -> None:
         self.batcher: Batcher = Batcher(engines, timeout, ExternalCalls())
-
-    @property
-    def rewarded(self) -> bool:
-        return False
 
     def num_tasks(self) -> int | None:
         return self.rows.num_tasks()

@@ -13,20 +13,15 @@ StateLater = Callable[[], dict[str, Any]]
 class EpisodeSource:
     """A source of groups. Methods that a source does not need do nothing."""
 
+    samples: bool = True
+    """Whether its groups have completions of the policies' engines."""
+    rewarded: bool = True
+    """Whether its episodes' rewards are what the policies get: not an expert's, and not those of a
+    data set."""
+
     async def take(self, count: int) -> list[Group]:
         """The next `count` groups."""
         raise NotImplementedError
-
-    @property
-    def samples(self) -> bool:
-        """Whether its groups have completions of the policies' engines."""
-        return True
-
-    @property
-    def rewarded(self) -> bool:
-        """Whether its episodes' rewards are what the policies get: not an expert's, and not those
-        of a data set."""
-        return True
 
     def num_tasks(self) -> int | None:
         """Tasks in one epoch; `None` if they never end."""

@@ -38,13 +38,7 @@ class StreamedRows(EpisodeSource):
     _rows: Iterator[tuple[int, Row]] | None = field(default=None, init=False)
     _ahead: tuple[int, Row] | None = field(default=None, init=False)
 
-    @property
-    def samples(self) -> bool:
-        return False
-
-    @property
-    def rewarded(self) -> bool:
-        return False
+    samples = rewarded = False
 
     async def take(self, count: int) -> list[Group]:
         groups = [self._next()]
