@@ -15,8 +15,7 @@ async def reward(amount: float, agent: str | None = None, turn: int | str | None
     Args:
         amount: the reward; 0 is one.
         agent: who gets it; by default the team.
-        turn: the agent's turn: its number, or the id of the response; by default its last one so
-            far.
+        turn: the agent's turn: its number, or the id of the response; by default its last so far.
 
     Raises:
         EpisodeError: no episode of an app is running here.

@@ -21,8 +21,7 @@ class Generator:
     Args:
         model: a causal language model, a PEFT model or a `Policy`.
         tokenizer: its tokenizer.
-        seed: of the random numbers of all calls, together with the number of messages generated
-            before.
+        seed: of the random numbers of all calls, with the number of messages generated before.
         batch_size: rows decoded at once.
         **sampling: fields of `SamplingParams`; temperature 0 is greedy.
     """

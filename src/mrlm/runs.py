@@ -274,8 +274,7 @@ def evaluate_model(
     greedy: bool,
     record: str | os.PathLike[str] | None = None,
 ) -> EvalResult:
-    """Evaluate the models of a config in its environments as they are, without training or a run
-    folder.
+    """Evaluate the models of a config in its environments, without training or a run folder.
 
     Args:
         config: the config.

@@ -86,8 +86,7 @@ async def _train(run: Run, tidy: Callable[[int], object]) -> Run:
 
 
 async def iterate(run: Run, check: bool = False) -> dict[str, float]:
-    """One iteration: groups are sampled, credited and trained on, and the engines get the new
-    weights.
+    """One iteration: groups are sampled, credited and trained on; engines get the new weights.
 
     Args:
         run: the run.

@@ -233,8 +233,7 @@ class Trainer:
         num_agents: int | None,
         share: bool | str | None,
     ) -> None:
-        """Assign policies to agents (equal references share one policy), as sections of the
-        config."""
+        """Assign policies to agents (equal references share one), as sections of the config."""
         config, parts = self.config, self._parts
         env_agents = [agent for env in make_environments(config, parts) for agent in env.agents]
         references = references_of(list(config.agents), env_agents, model, agents, num_agents)
@@ -318,14 +317,12 @@ class Trainer:
         return evaluate(self.run, episodes, samples, greedy, record=record)
 
     def save(self) -> None:
-        """Save the last step, as a checkpoint and as `final/` in the run folder, if it is not saved
-        yet."""
+        """Save the last step, as a checkpoint and as `final/`, if it is not saved yet."""
         if self._last is not None:
             self._last.save()
 
     def save_model(self, folder: str | os.PathLike[str]) -> Path:
-        """Write Hugging Face folders: `folder` itself for one policy, `folder/<policy>` for
-        several."""
+        """Write Hugging Face folders: `folder` for one policy, `folder/<policy>` for several."""
         return save_policies(self.run, Path(folder).expanduser())
 
 

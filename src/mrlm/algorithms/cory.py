@@ -92,8 +92,7 @@ class CORY(PPO):
         return rewards
 
     def _shared(self, episode: Episode, rollout: Rollout) -> list[float]:
-        """Rewards of an agent's turns, with the rewards of the other agents added to the last
-        one."""
+        """Rewards of an agent's turns, with those of the other agents added to the last one."""
         rewards = super().turn_rewards(episode, rollout)
         others = [other for other in episode.rollouts.values() if other is not rollout]
         rewards[-1] += sum(other.reward for other in others)

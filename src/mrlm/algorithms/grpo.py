@@ -58,8 +58,7 @@ def _scale(value: object) -> object:
 @settings
 class GroupRelative(Algorithm, GroupFilter):
     """Base of algorithms that compare the rollouts of one task with one another, and leave the loss
-    to a second base. A refinement gives other scores (`score`) or another comparison
-    (`credit_group`).
+    to a second base. A refinement gives other scores (`score`) or comparison (`credit_group`).
 
     Args:
         scale_rewards: standard deviation to divide by; `True` and `False` are `group` and `none`.
@@ -74,8 +73,7 @@ class GroupRelative(Algorithm, GroupFilter):
         dynamic_sampling: leave out groups whose advantages are all 0, and sample further tasks
             until the batch is full (DAPO, arXiv 2503.14476, eq. 11). Groups left out count in the
             reward metrics. Tasks are consumed faster.
-        max_refills: how often an iteration may sample further tasks; after that the batch is
-            smaller.
+        max_refills: how often an iteration may sample further tasks; then the batch is smaller.
     """
 
     scale_rewards: Annotated[Literal["group", "batch", "none"] | bool, AfterValidator(_scale)] = (

@@ -176,8 +176,7 @@ class SingleAgentEnvironment(Environment):
 
     @property
     def seeded(self) -> bool:
-        """Whether `reset` accepts a seed (or a task), without which episodes are not
-        reproducible."""
+        """Whether `reset` accepts a seed (or task), without which episodes are not reproducible."""
         return bool({"seed", "task"} & self._accepts)
 
     @property
@@ -354,8 +353,7 @@ def _called(environment: Environment, method: str, *arguments: object) -> Any:
 
 
 def contract_problem(result: object, environment: Environment, method: str) -> str | None:
-    """The message about a wrong type or name in the result of `reset` or `step`, with the fix, or
-    `None`."""
+    """A wrong type or name in the result of `reset` or `step`, with the fix, or `None`."""
     if not isinstance(result, StepResult):
         agent = environment.agents[0]
         return (

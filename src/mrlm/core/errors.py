@@ -89,8 +89,7 @@ class PeerError(TrainingError):
 
 
 def well_formed(text: str, where: str) -> str:
-    """A text that has bytes: without half of a surrogate pair, which no tokenizer, file or tracker
-    takes.
+    """A text that has bytes: no half of a surrogate pair, which no tokenizer or file takes.
 
     Args:
         where: its location, for the error.

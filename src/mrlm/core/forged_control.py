@@ -46,8 +46,7 @@ class Confined:
     every sequence of roles.
 
     Args:
-        chat: renders messages. Markup that its template names may decide what it does, and is
-            kept.
+        chat: renders messages. Markup that its template names may decide what it does, is kept.
     """
 
     def __init__(self, chat: Renderer) -> None:

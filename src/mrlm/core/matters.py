@@ -83,8 +83,7 @@ def check_choices(settings: object, title: str) -> None:
 
 
 def conditions(cls: type[Any]) -> dict[str, Matters]:
-    """Setting -> its condition, as declared by a class and its bases; a class overrides its
-    bases."""
+    """Setting -> its condition, as declared by a class and its bases; it overrides its bases."""
     declared: dict[str, Matters] = {}
     for base in reversed(cls.__mro__):
         declared |= base.__dict__.get("matters", {})

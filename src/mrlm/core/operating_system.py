@@ -13,8 +13,7 @@ DEATH_SIGNAL = 1
 
 
 def is_linux() -> bool:
-    """Whether this is Linux: namespaces, Landlock, seccomp, `/proc` and signals at a parent's
-    end."""
+    """Whether it is Linux: namespaces, Landlock, seccomp, `/proc` and signals at a parent's end."""
     return sys.platform == "linux"
 
 

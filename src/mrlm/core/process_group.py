@@ -56,8 +56,7 @@ class Peers:
         """Broadcast the main process's tensors to all processes, in place."""
 
     def farewell(self) -> None:
-        """Before an early end of all: wait until the main process has written everything, or has
-        ended."""
+        """Before an early end of all: wait until the main process has written all, or ended."""
 
 
 ALONE = Peers()

@@ -58,8 +58,7 @@ def load(wing: str, name: str) -> Any:
     The plug-in of a module is its `PLUGIN`. A name with a colon is `module:attribute`.
 
     Raises:
-        PluginError: an unknown name (with the nearest one), or the user's module cannot be
-            imported.
+        PluginError: an unknown name (and the nearest), or the user's module cannot be imported.
     """
     if ":" in name:
         return _load_reference(name)

@@ -1,5 +1,4 @@
-"""Profiling: spans of work that report to the profile of their run, with almost no overhead without
-one."""
+"""Profiling: spans of work that report to the profile of their run, almost free without one."""
 
 import threading
 from collections import Counter

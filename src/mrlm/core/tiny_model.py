@@ -136,8 +136,7 @@ def writable_cache(cache: Path | None) -> Path:
 
 
 def _temporary_folder() -> Path:
-    """The user's private folder, the same for every call, unless its name belongs to another
-    user."""
+    """The user's private folder, the same for every call, unless its name is of another user."""
     folder = Path(tempfile.gettempdir()) / f"mrlm-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
@@ -154,8 +153,7 @@ def _is_complete(folder: Path) -> bool:
 def build_folder(
     target: Path, write: Callable[[Path], None], complete: Callable[[Path], bool]
 ) -> None:
-    """Builds a folder under a temporary name and renames it, so that no process reads an incomplete
-    one.
+    """Builds a folder under a temporary name and renames it, so that none reads an incomplete one.
 
     Args:
         target: the folder; its parent exists.

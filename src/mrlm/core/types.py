@@ -52,8 +52,7 @@ class Message:
         tool_call_id: of a tool's result, the id of its call.
         name: of a tool's result, the name of the tool; of other messages, that of the writer.
         reasoning: the thoughts before the text, if they are apart from it.
-        weight: 0 for a message of the assistant that is context and not trained on; 1 or `None`
-            otherwise.
+        weight: 0 for an assistant's message that is context, not trained on; 1 or `None` otherwise.
 
     Examples:
         >>> Message("2+3?", MessageType.MESSAGE) == Message(role="user", content="2+3?")
@@ -253,8 +252,7 @@ class Turn:
     the `update`. `old_logprobs` are the training engine's log-probs at the start of the update;
     without them, `logprobs` are used. `new_logprobs` are those after the update of the turn's
     policy, for policies that are updated later. `full_kl` is the divergence from the reference over
-    the whole vocabulary at each token, and `entropies` (in nats) are those of the sampling
-    distributions.
+    the whole vocabulary at each token, and `entropies` (in nats) of the sampling distributions.
     """
 
     agent: str

@@ -26,8 +26,7 @@ MOST_CAUSES = 5
 
 def explain(error: BaseException) -> str:
     """An error and its causes with the user's frames; several lines, of which the first is the
-    error. Without frames of the user's files, an unexpected error is shown with its innermost
-    frame.
+    error. Without frames of the user's files, an unexpected one is shown with its innermost frame.
 
     Examples:
         KeyError: 'question'

@@ -150,8 +150,7 @@ class Learner(Trainee):
         are trained on.
 
         The first loss of a rollout starts its update: later ones use its log-probs and values as
-        the old ones (the ratio of PPO and GRPO), until `forget` is called or the rollout is
-        deleted.
+        the old ones (the ratio of PPO and GRPO), until `forget` is called or it is deleted.
 
         Args:
             rollouts: built by hand or by a `Generator`. A rollout with messages of several agents

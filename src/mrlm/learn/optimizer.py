@@ -46,8 +46,7 @@ class LearnerSettings:
         accumulation: minimum number of micro-batches per optimiser step.
         gradient_checkpointing: recompute activations instead of keeping them.
         dropout: whether dropout acts in updates; `None` is that of adapters alone.
-        max_nonfinite_steps: steps in a row with a non-finite loss or gradient after which training
-            stops.
+        max_nonfinite_steps: non-finite losses or gradients in a row after which training stops.
         gradient_shares: iterations between computations of a shared policy's gradient by agent; 0
             is never.
         dump_folder: destination of the batch that ended training.
@@ -218,8 +217,7 @@ def _optimizer(
 
 
 class Trainee:
-    """Base of learners and critics: weights with their optimiser; `title` names them in
-    messages."""
+    """Base of learners and critics: weights and optimiser; `title` names them in messages."""
 
     rate: ClassVar[str] = "the learning rate"
     """The setting to lower if steps are not finite."""

@@ -29,8 +29,7 @@ class Schedule:
         order: update order of policies.
         turns: for `alternating`, the policies that update together, turn by turn.
         period: iterations of a turn.
-        swap_every: iterations after which the agents of `roles` exchange their policies; `None`:
-            never.
+        swap_every: iterations after which agents of `roles` exchange policies; `None`: never.
         roles: the agents that exchange them. Each swap assigns every role the policy of the next
             one (cyclically); `len(roles)` swaps restore the start.
 

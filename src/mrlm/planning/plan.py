@@ -47,13 +47,11 @@ class Plan:
         retrained: of these the ones with a trained turn.
         calls: most completions of an episode, if the workflow declares them; else one per agent and
             joint step.
-        parts: most training sequences of an episode, if the workflow declares them; else one per
-            agent.
+        parts: most sequences of an episode, if the workflow declares them; else one per agent.
         model_calls: most completions per iteration (0 when training on rows).
         sequences: most training sequences per iteration, over all policies.
         policies: number of trained policies.
-        minibatches, epochs: their product is the number of optimizer steps per iteration and
-            policy.
+        minibatches, epochs: their product is the optimizer steps per iteration and policy.
         microbatches: least number of forward and backward passes per optimizer step.
         tokens: tokens of the longest sequence, as far as it is known.
         memory: policy -> part -> bytes.

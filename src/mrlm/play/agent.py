@@ -23,8 +23,7 @@ Ask = Callable[[str, Sequence[Message]], str]
 
 
 class PromptTooLong(MRLMError):
-    """The conversation exceeds the limit: the episode ends as truncated; no text is dropped
-    silently."""
+    """The conversation exceeds the limit: it ends as truncated; no text is dropped silently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,7 @@ def seed_of(key: Key) -> int:
 
 @lru_cache(maxsize=8)
 def shuffled(key: Key, count: int) -> np.ndarray:
-    """The numbers below `count` in an order that depends only on the key; made once, not to be
-    changed."""
+    """The numbers below `count` in an order of the key alone; made once, not to be changed."""
     return np.random.Generator(np.random.Philox(seed_of(key))).permutation(count)
 
 
@@ -110,8 +108,7 @@ class Agent:
 
         Args:
             messages: the whole conversation from the view of this agent. Its own earlier messages
-                keep the tokens they were sampled with; messages of other agents become user
-                messages.
+                keep the tokens they were sampled with; those of other agents become user messages.
             **sampling: overrides of the sampling parameters for this call.
 
         Returns:
@@ -174,8 +171,7 @@ class Agent:
         return size > limit and chat is not None and size > limit * chat.longest_token
 
     def _prompt(self, seen: Sequence[Message]) -> Prompt:
-        """The prompt: the whole conversation in ids, or, for a policy behind an API, only its new
-        text.
+        """The prompt: the conversation in ids, or, for a policy behind an API, only its new text.
 
         Raises:
             EpisodeError: a message is no text.

@@ -69,8 +69,7 @@ class LocalEngine(Engine, Protocol):
     """An engine in the learner's process, which compares weights with the learner's."""
 
     def holds(self, policy: str, weights: object) -> bool:
-        """Whether it samples with exactly these weights, bit by bit; `False` if only samples can
-        tell."""
+        """Whether it samples with these weights, bit by bit; `False` if only samples can tell."""
         ...
 
 
@@ -202,8 +201,7 @@ class Batcher:
     """Iterations of the event loop without a new request after which all agents are taken to be
     waiting."""
     SETTLED_TICKS = 16
-    """Iterations of the event loop after which a resumed agent has reached its next call, or its
-    end."""
+    """Iterations of the event loop until a resumed agent has reached its next call, or end."""
 
     def __init__(self, engines: Mapping[str, Engine], timeout: float, pulse: ExternalCalls) -> None:
         self.engines = engines

@@ -21,8 +21,7 @@ from mrlm.core.types import Message, Role, StepResult
 log: logging.Logger = logging.getLogger("mrlm")
 
 SAMPLE = 1_000
-"""Most rows of a split that are proved when a run starts, spread evenly; `mrlm data check` proves
-all."""
+"""Most rows of a split proved when a run starts, spread evenly; `mrlm data check` proves all."""
 AT_ONCE = 8
 MOST_STEPS = 50
 SHOWN = 3

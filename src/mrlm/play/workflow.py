@@ -19,8 +19,7 @@ WorkflowFunction = Callable[[Task, Agents, EpisodeRunner], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class WorkflowSpec:
-    """The capabilities of a workflow, read before any episode. The defaults are those of a plain
-    function.
+    """The capabilities of a workflow, read before any episode. Defaults are of a plain function.
 
     Args:
         branches: continuations of an episode after a joint step (`env.fork`); above 1 the episodes
@@ -83,8 +82,7 @@ class Workflow(ABC):
         return None
 
     def sequences(self, agents: int, turns: int) -> int | None:
-        """Most training sequences of these calls; `None`: the turns of an agent form one
-        sequence."""
+        """Most training sequences of these calls; `None`: turns of an agent form one sequence."""
         return None
 
     def check_size(self, group_size: int, turns: int) -> None:
@@ -123,8 +121,7 @@ DECLARED = ("spec", "agents", "max_turns", "completions", "sequences", "check_si
 
 
 AnyWorkflow = Workflow | WorkflowFunction | type[object]
-"""The forms of a workflow that users may pass: an instance, a plain function, or a class of
-either."""
+"""The forms of a workflow that users pass: an instance, a plain function, or a class of either."""
 
 
 def as_workflow(workflow: AnyWorkflow, settings: Mapping[str, object] | None = None) -> Workflow:

@@ -41,8 +41,7 @@ class Rollback:
 
 
 def rollbacks(folder: Path) -> list[Rollback]:
-    """The rollbacks on a run's current course, in order, without those that a later rollback
-    undid."""
+    """The rollbacks on a run's current course, in order, without those that a later one undid."""
     try:
         rows = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:

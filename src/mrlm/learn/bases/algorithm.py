@@ -58,8 +58,7 @@ class Algorithm:
     `__post_init__` must call its parent's.
 
     Args:
-        preset: settings of a paper, by a name in the algorithm's `presets`; explicit settings
-            override them.
+        preset: settings of a paper, by a name in `presets`; explicit settings override them.
         group_size: episodes per task, compared with each other.
         update_epochs: optimiser epochs over the episodes.
         num_minibatches: optimiser steps per epoch.
@@ -142,8 +141,7 @@ class Algorithm:
         return Spec()
 
     def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
-        """Raises a `ConfigError` that names what is supported if the algorithm cannot train these
-        agents.
+        """Raises a `ConfigError` that names what is supported if it cannot train these agents.
 
         Args:
             policy_of: agent -> policy, for agents with trained policies.

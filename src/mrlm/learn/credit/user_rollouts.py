@@ -71,8 +71,7 @@ class PlayReader:
         return [grouped(episodes) for episodes in by_key.values()], sources
 
     def episode(self, play: Play, index: int, task: str, sources: Sources) -> Episode:
-        """A play as an episode without credit; adds the turns read from each rollout to
-        `sources`."""
+        """A play as an episode without credit; adds turns read from each rollout to `sources`."""
         raise NotImplementedError
 
 

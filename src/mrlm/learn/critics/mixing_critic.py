@@ -106,8 +106,7 @@ class MixedCritic(Critic):
         return network.mix(network.utilities(rows.chosen), rows.active, rows.state)
 
     def _targets(self, rows: FeatureRows) -> Tensor:
-        """Values of the target network (B,); with `bon`, for each agent's best answer to its
-        prompt."""
+        """Values of the target (B,); with `bon`, for each agent's best answer to its prompt."""
         network = self.target or self.team
         if self.mixing.mode != "bon":
             return self._mixed(network, rows) * self.scale

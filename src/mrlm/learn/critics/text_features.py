@@ -32,8 +32,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 @dataclass(slots=True)
 class FeatureRows:
-    """Features of a team's episodes, one row per joint step (or round), in order of groups and
-    episodes.
+    """Features of a team's episodes, a row per joint step (or round), by groups and episodes.
 
     Args:
         steps: the joint steps.
@@ -180,8 +179,7 @@ class FeatureReader:
         return results
 
     def _pieces(self, texts: Sequence[str]) -> list[Turn]:
-        """Texts as turns: the prompt is the text before, the completion the text and an end
-        mark."""
+        """Texts as turns: the prompt is the text before, the completion this and an end mark."""
         tokenizer, limit = self.body.tokenizer, self.body.max_context
         mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         before = [mark if tokenizer.bos_token_id is None else tokenizer.bos_token_id]

@@ -78,8 +78,7 @@ class Norm(torch.autograd.Function):
 
 
 class SwiGLU(torch.autograd.Function):
-    """`silu(gate) * up` (arXiv 2002.05202) on a CPU: backward takes few rows at a time, for the
-    cache."""
+    """`silu(gate) * up` (arXiv 2002.05202) on a CPU: backward by few rows, for the cache."""
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:

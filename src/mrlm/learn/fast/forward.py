@@ -235,8 +235,7 @@ class LeanForward:
         return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
 
     def _between(self, parts: Sequence[Tensor], layer: Layer, shared: _Pass) -> Tensor:
-        """Attention outputs on a CPU of the three linear maps of a block's input, heads side by
-        side."""
+        """Attention on a CPU of the three linear maps of a block's input, heads side by side."""
         queries, keys, values = parts
         queries = queries.unflatten(1, (self.anatomy.heads, -1))
         keys = keys.unflatten(1, (self.anatomy.kv_heads, -1))

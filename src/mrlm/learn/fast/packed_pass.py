@@ -85,8 +85,7 @@ class LeanPass:
     def through_head(self, hidden: Tensor, jobs: Sequence[HeadJob]) -> tuple[list[Loss], Tensor]:
         """Computes the losses of batches from their hidden states (N, H), one after the other, and
         the gradient of their sum by these (returned) and by the heads (added up). Logits are those
-        of a few units at a time; a unit with more tokens than their limit is scored twice
-        instead."""
+        of a few units at a time; a unit with more tokens than that is scored twice instead."""
         leaf = hidden.detach()
         back = torch.zeros_like(leaf)
         with torch.no_grad():

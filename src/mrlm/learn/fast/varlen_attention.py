@@ -150,8 +150,7 @@ def effective(window: int | None, reach: int) -> int | None:
 
 @functools.cache
 def kernel_for(device: torch.device, shape: Shape) -> Kernel | None:
-    """The kernel for a device, once it has computed a small example right; `None` if there is
-    none."""
+    """The kernel for a device, if it computes a small example right; `None` if there is none."""
     if device.type != "cuda" or shape.head_dim % 8:
         return None
     kernels: list[Kernel] = [EfficientKernel()] if shape.window is None else []

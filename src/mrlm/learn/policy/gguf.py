@@ -1,5 +1,4 @@
-"""Models in GGUF files, and models with short names: each becomes a Hugging Face folder in the
-cache."""
+"""Models in GGUF files or with short names: each becomes a Hugging Face folder in the cache."""
 
 import hashlib
 import logging

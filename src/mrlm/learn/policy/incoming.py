@@ -150,8 +150,7 @@ def make_trainable(model: Any, name: str) -> None:
 
 
 def load_adapter(model: Any, name: str, folder: Path, trained: bool = False) -> Any:
-    """Adds the adapter saved in a folder under a name, in place of one that has it; returns the
-    PEFT model.
+    """Adds the adapter saved in a folder, in place of one of its name; returns the PEFT model.
 
     Raises:
         ModelError: it does not fit the model, or is of a kind that is not trained.

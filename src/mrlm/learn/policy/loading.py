@@ -67,8 +67,7 @@ def load_model(
 ) -> Any:
     """Loads a causal language model (with `scores` a sequence classifier) from a hub id or a
     folder: of a model, a run, or an adapter, which is merged into its base. With `quantization`
-    (`nf4`, `int8`) its linear layers are kept in 4 or 8 bits; a base that is merged into is
-    dequantised."""
+    (`nf4`, `int8`) its linear layers are kept in 4 or 8 bits; a base merged into is dequantised."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     if dtype not in DTYPES:

@@ -92,8 +92,7 @@ def inject(model: Any, name: str, config: Any, trainable: bool) -> Any:
 
 
 def copy_adapter(model: Any, source: str, target: str, trainable: bool = False) -> None:
-    """Copies the adapter `source` into `target`, with all of its config, which is added if
-    missing."""
+    """Copies the adapter `source` into `target`, with its config, which is added if missing."""
     if target not in model.peft_config:
         config = copy.deepcopy(model.peft_config[source])
         start, config.init_lora_weights = config.init_lora_weights, True  # some change the base

@@ -16,8 +16,7 @@ from mrlm.learn.policy.lora import with_noise
 from mrlm.learn.policy.wrapped_modules import Interface, logits_of
 
 AGREEMENT: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Largest difference between log-probs of the fast path and the model's own forward, by compute
-dtype."""
+"""Largest difference between log-probs of the fast path and the own forward, by compute dtype."""
 AGREEMENT |= dict.fromkeys((torch.bfloat16, torch.float16), 0.3)
 APART = 3.0
 """How many times the error of rounding to 16 bits two ways to compute log-probs may be apart; 1.4

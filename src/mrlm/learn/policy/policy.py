@@ -29,8 +29,7 @@ Which = Literal["own", "reference"]
 
 
 class Policy(PolicyWeights):
-    """A language model that completes, scores and trains: weights, tokenizer and an optional
-    adapter.
+    """A language model that completes, scores and trains: weights, tokenizer, perhaps an adapter.
 
     Args:
         model: a causal language model, a PEFT model shared by several policies, or a custom module
@@ -42,8 +41,7 @@ class Policy(PolicyWeights):
             autocast).
         reference: a frozen model for `ref_logprobs`; made by `keep_reference` if `None`.
         chat: renderer of conversations; made from the tokenizer if `None`.
-        lean: use the library's fast path for supported model families; other models use their own
-            forward.
+        lean: use the fast path for supported model families; others use their own forward.
     """
 
     def over(self, model: Any, adapter: str | None, name: str | None = None) -> "Policy":

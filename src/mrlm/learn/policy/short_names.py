@@ -1,5 +1,4 @@
-"""Preparation of models that have short names: from a wheel, a file, a folder or the hub into the
-cache."""
+"""Models that have short names: from a wheel, a file, a folder or the hub into the cache."""
 
 import tempfile
 import zipfile

@@ -98,8 +98,7 @@ class Ahead(EpisodeSource):
         play: samples the groups.
         max_lag: updates that weights may be behind when a group starts with them.
         batch_size: groups that are taken in an iteration, or more.
-        partial: episodes may span a weight update. Otherwise all started episodes are complete
-            before one.
+        partial: episodes may span a weight update. Else all started ones are complete before one.
     """
 
     def __init__(self, play: Play, max_lag: int, batch_size: int, partial: bool = True) -> None:

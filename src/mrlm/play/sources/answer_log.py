@@ -20,8 +20,7 @@ EPISODE = 5
 
 @dataclass(slots=True)
 class LoggedAnswer:
-    """An answer, with the digest of the request, and the engine's rounds until then, this one
-    included."""
+    """An answer, with the digest of the request, and the rounds until then, this one included."""
 
     asked: str
     round: int

@@ -241,8 +241,7 @@ class EpisodePlace:
 
 @dataclass(eq=False, repr=False)
 class Branches(Play):
-    """Plays branches of one recorded episode. The arguments after those of `Play` are of the
-    episode.
+    """Plays branches of one recorded episode. Arguments after those of `Play` are of the episode.
 
     Args:
         place: its place in the run.

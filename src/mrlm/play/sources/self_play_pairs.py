@@ -165,8 +165,7 @@ class SelfPlayPairs(EpisodeSource):
 
 
 def parted(chat: Chat, ids: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The text of an answer and its end token; whitespace that a template adds after that is
-    dropped."""
+    """The text of an answer and its end token; whitespace that a template adds is dropped."""
     for index in range(len(ids) - 1, -1, -1):
         text = chat.decode(ids[index : index + 1])
         if not text:

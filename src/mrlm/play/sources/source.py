@@ -34,8 +34,7 @@ class EpisodeSource:
         raise NotImplementedError
 
     def state_later(self) -> StateLater:
-        """The state of now, for a call after it has changed: of episodes no copies are made before
-        that."""
+        """The state of now, for later: of episodes no copies are made before that."""
         state = self.state_dict()
         return lambda: state
 

@@ -1,5 +1,4 @@
-"""The environments of a run, and a sampler of their tasks: by weight, and shuffled in every
-epoch."""
+"""The environments of a run, and a sampler of their tasks: by weight, shuffled in every epoch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
