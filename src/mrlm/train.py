@@ -146,8 +146,7 @@ async def _share_weights(run: Run, groups: Sequence[Group] = ()) -> None:
 
 
 def _agreed(run: Run) -> tuple[bool, bool]:
-    """Whether the run stops here, and whether because of an interrupt: in all processes, as soon as
-    in one."""
+    """Whether the run stops here, and by an interrupt: in all processes, as soon as in one."""
     flags = run.peers.from_all((run.stopping, run.interrupted))
     return any(stopping for stopping, _ in flags), any(interrupted for _, interrupted in flags)
 

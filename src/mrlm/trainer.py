@@ -73,8 +73,7 @@ class Trainer:
             list is a command (environment `app`). Then `reward_func` is `(row, result) -> number`,
             and a list of `agents` has their names.
         workflow: a coroutine function `(task, agents, env)` or a workflow's name.
-        reward_func, formatters: reward function(s) and one prompt formatter per agent, over
-            `train_dataset`.
+        reward_func, formatters: reward function(s) and a formatter per agent, over `train_dataset`.
         reward_weights: factor of each reward function in the sum.
         reward_processor: number -> number, applied to every reward.
         external_transition: writes the prompts between two turns (with `num_turns` above 1), called
@@ -272,8 +271,7 @@ class Trainer:
 
         Args:
             num_iterations: replaces `training.num_iterations` and the epochs.
-            resume_from_checkpoint: a run folder or checkpoint to continue from; `True` is this
-                run's own folder.
+            resume_from_checkpoint: a run folder or checkpoint; `True` is this run's own folder.
             save: save the end of this call, as a checkpoint and as `final/`. By default the end of
                 the first call is saved, and that of later ones by `save()`, or when the trainer or
                 the program ends: a loop of short calls does not write its models in each.

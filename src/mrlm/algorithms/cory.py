@@ -40,8 +40,7 @@ class CORY(PPO):
 
     Optimisers, KL coefficients and reward statistics move with the policies (the public code
     creates new optimisers at every swap and loses their moments). With one shared policy the swap
-    has no effect; without swap and scaling, and with one agent, this is PPO. Defaults are the
-    published ones.
+    has no effect; without swap and scaling, for one agent, it is PPO. Defaults are published ones.
 
     Args:
         swap_freq: iterations between two swaps; `None`: no swap.

@@ -65,8 +65,7 @@ class GroupRelative(Algorithm, GroupFilter):
         key: who is compared with whom: every `agent` with itself; all agents of a `task` with one
             another (known as MAS-GRPO); or a mapping agent -> role, those of one role.
         rewards: rewards that are compared: the agent's `own`, or the `team`'s.
-        mask_truncated: leave turns that hit the token limit out of the loss (they still count in
-            the baseline).
+        mask_truncated: leave turns that hit the token limit out of the loss (not of the baseline).
         overlong_max_length: completion length at which the soft penalty reaches -1 (DAPO); `None`
             is off.
         overlong_cache: tokens before that at which it begins.

@@ -148,8 +148,7 @@ class PPO(ActorCritic, PolicyGradient):
         discounts: np.ndarray,
         last: np.ndarray,
     ) -> np.ndarray:
-        """Advantages (N,) of concatenated rows of these `lengths`; `last` is the value (R,) after
-        each row."""
+        """Advantages (N,) of rows of these `lengths`; `last` is the value (R,) after each row."""
         return ops.gae(rewards, values, lengths, discounts, self.gae_lambda, last)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:

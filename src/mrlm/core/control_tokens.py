@@ -30,8 +30,7 @@ class Control:
 
     `guard` marks spelled control tokens in a text, the template is rendered with guarded texts, and
     `encode` converts the result to ids: tokens of the template are encoded as themselves, tokens
-    spelled in a text as the ordinary ids of their spelling. Text without such a spelling is
-    unchanged by both.
+    spelled in a text as ordinary ids of the spelling. Text without one is unchanged by both.
 
     Args:
         tokenizer: a Hugging Face tokenizer.

@@ -339,8 +339,7 @@ def _answer(environment: Environment, method: str, *arguments: object) -> StepRe
 
 
 def _called(environment: Environment, method: str, *arguments: object) -> Any:
-    """The result of a method that may be a coroutine; its errors become a `ConfigError` with the
-    user's lines."""
+    """The result of a method or coroutine; errors become a `ConfigError` with the user's lines."""
     try:
         answer = getattr(environment, method)(*arguments)
         return run_async(answer) if is_pending(answer) else answer

@@ -24,8 +24,7 @@ FILLING = "x"
 KEPT = 4096
 """Size of the cache of the control tokens of harmless conversations."""
 FORMS = (re.compile(r"(?=[<\[|])(.)", re.DOTALL), re.compile(r"([^\w\s])"))
-"""Marks followed by a space where text would become a control token: first those that begin one,
-then all."""
+"""Marks followed by a space where text would be a control token: those that begin one, then all."""
 
 
 class Renderer(Protocol):

@@ -105,8 +105,7 @@ os.register_at_fork(after_in_child=_watch.__init__)
 
 
 class Rendering:
-    """Context in which a template is rendered: whatever it raises is a `TemplateError`, of
-    printable text.
+    """Context that renders a template: whatever it raises is a `TemplateError` of printable text.
 
     Raises:
         ChatTemplateError: it takes too long.

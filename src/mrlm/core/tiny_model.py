@@ -54,8 +54,7 @@ def default_model() -> str:
 
     It is `$MRLM_MODEL` if that is set; else the embedded model (weights of seed 0)
     in `$MRLM_CACHE`, else in `mrlm` under `$XDG_CACHE_HOME` or `~/.cache`. Concurrent calls by
-    several processes are safe. `AutoModelForCausalLM` and `AutoTokenizer` load the folder without a
-    network.
+    several processes are safe. `AutoModelForCausalLM` and `AutoTokenizer` need no network.
 
     Raises:
         ModelError: `$MRLM_MODEL` is not a folder.

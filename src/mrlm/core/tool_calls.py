@@ -322,8 +322,7 @@ def _bounded_value(text: str, position: int) -> None:
 
 
 def _bounded(text: str) -> None:
-    """Reject text that is too long or too deeply nested before parsing. Brackets within strings
-    count as well."""
+    """Reject text that is too long or too deeply nested. Brackets within strings count as well."""
     if len(text) > MAX_CALL:
         raise _Refused(f"a call is at most {MAX_CALL} characters long")
     if "\x00" in text:

@@ -243,8 +243,7 @@ class Turn:
             have the same number.
         read: new messages of a policy behind an API, whose turns have no ids: `prompt_ids` and
             `completion_ids` are empty.
-        fed: a replay's turn that was not sampled: it is as in the episode that is replayed, or a
-            given text.
+        fed: a replay's turn that was not sampled: that of the replayed episode, or a given text.
         teacher_ids: the prompt of a teacher that reads more than the policy; `None`: the same.
 
     A column (`COLUMNS`) has one number per completion token (or one for all of them). It says `by`

@@ -45,10 +45,8 @@ class TeamLearner:
         agents: agent -> `(model, tokenizer)`, `(model, tokenizer, adapter)` of a PEFT model, or a
             `Policy`. Agents with the same model and adapter share one policy.
         algorithm: credit and loss.
-        trained: agents whose policies are trained; all if `None`. A critic of the team reads the
-            others too.
-        critic: `(model, tokenizer)` that initialises the critic of the team; the first agent's
-            model if `None`.
+        trained: agents that are trained; all if `None`. A critic of the team reads the others too.
+        critic: `(model, tokenizer)` of the critic of the team; the first agent's model if `None`.
         settings: sizes of micro-batches for annotation; not the optimiser.
         seed: of the order of policies and mini-batches in `losses`, and of a mixer's first weights.
 

@@ -1,5 +1,4 @@
-"""Peak figures of processors: a table of public datasheets, a measurement of this machine, or a
-user's file."""
+"""Peaks of processors: from datasheets, a measurement of this machine, or a user's file."""
 
 import time
 import timeit

@@ -148,8 +148,7 @@ def model_bytes(weights: WeightSizes, job: MemoryLoad) -> int:
 
 
 def peak(memory: Mapping[str, Mapping[str, int]]) -> int:
-    """Peak bytes of all policies: policies train one after the other, and sampling has ended by
-    then."""
+    """Peak bytes of all policies: they train one after another, and sampling has ended by then."""
     learning = max((_sum(parts, LEARNING) for parts in memory.values()), default=0)
     learning = max(learning, *(_sum(parts, REDUCING) for parts in memory.values()), 0)
     playing = sum(_sum(parts, PLAYING) for parts in memory.values())

@@ -27,8 +27,7 @@ class Request:
         sampling: sampling parameters.
         seed: 64-bit seed of this request.
         key: canonical position; a batch is sorted by it.
-        messages: the conversation that was rendered as `prompt_ids`; the only prompt of a policy
-            behind an API.
+        messages: the conversation behind `prompt_ids`; the only prompt of a policy behind an API.
     """
 
     policy: str

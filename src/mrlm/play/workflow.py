@@ -132,8 +132,7 @@ def as_workflow(workflow: AnyWorkflow, settings: Mapping[str, object] | None = N
         settings: arguments of the class.
 
     Raises:
-        ConfigError: it is not callable, or its class declares attributes that only a `Workflow` may
-            declare.
+        ConfigError: it is not callable, or its class declares what only a `Workflow` may declare.
     """
     made = workflow(**(settings or {})) if inspect.isclass(workflow) else workflow
     if isinstance(made, Workflow):

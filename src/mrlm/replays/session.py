@@ -60,8 +60,7 @@ class Branch:
     Args:
         row: the row of the episode, as in the record (schema 2), under an id of its own.
         episode: the episode.
-        origin: where it comes from: `run`, `episode`, `step`, `agent`, `turn`, `number`, `change`
-            and `weights`.
+        origin: its `run`, `episode`, `step`, `agent`, `turn`, `number`, `change` and `weights`.
     """
 
     row: dict[str, Any]

@@ -78,8 +78,7 @@ class EarlyStopping(Callback):
 
 
 class KeepBest(Callback):
-    """Writes the policies of the best evaluation so far into `best/`, and its step and value into
-    `best.json`.
+    """Writes the policies of the best evaluation into `best/`, its step and value into `best.json`.
 
     Args:
         metric: of evaluations; larger is better.

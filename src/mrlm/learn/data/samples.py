@@ -109,8 +109,7 @@ def openings(samples: Sequence[Sample]) -> list[Sample]:
 def minibatches(
     samples: Sequence[Sample], parts: int, rng: random.Random
 ) -> Iterator[list[Sample]]:
-    """Splits samples at random into `parts` minibatches of nearly equal size; units and rollouts
-    stay whole."""
+    """Splits samples at random into `parts` of nearly equal size; units and rollouts stay whole."""
     rollouts: dict[int, list[Sample]] = {}
     for unit in units_of(samples):
         rollouts.setdefault(unit[0].rollout, []).extend(unit)

@@ -69,8 +69,7 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
 
 
 def holds(weight: Weight, weights: Sequence[Tensor]) -> bool:
-    """Whether a `weight` from `stored` has the entries of `weights` (out, in), bit by bit; `False`
-    in 8 bits."""
+    """Whether a `weight` from `stored` is `weights` (out, in), bit by bit; `False` in 8 bits."""
     if not isinstance(weight, Tensor):
         return False
     dense = weight.to_dense() if weight.is_mkldnn else weight

@@ -170,8 +170,7 @@ class LeanPass:
 
 
 def _grouped(jobs: Sequence[HeadJob], limit: int) -> Iterator[list[tuple[int, Batch]]]:
-    """Parts of the jobs' batches in order, each with the number of its job, in groups of about
-    `limit` tokens."""
+    """Parts of the jobs' batches in order, each with its job's number, by about `limit` tokens."""
     group: list[tuple[int, Batch]] = []
     rows = 0
     for number, job in enumerate(jobs):

@@ -66,8 +66,7 @@ class Incoming:
 def take_adapter(
     model: Any, incoming: Incoming, lent: str | None = None, copied: bool = False, seed: int = 0
 ) -> tuple[Any, str | None]:
-    """Puts the adapter of a policy on a model: that of its folder, or that of a live PEFT model,
-    or a new one.
+    """Puts the adapter of a policy on a model: of its folder, of a live PEFT model, or a new one.
 
     Args:
         model: the model, with the adapters of other policies.

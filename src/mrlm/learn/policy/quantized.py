@@ -71,8 +71,7 @@ def _state_of(weight: Any) -> Any:
 
 
 def use_dequantized(model: nn.Module) -> None:
-    """Makes every quantised layer of a model compute with its dequantised weights; the weights stay
-    as they are.
+    """Makes quantised layers of a model compute with dequantised weights; these stay as they are.
 
     Raises:
         ModelError: the library has rounded them in place.

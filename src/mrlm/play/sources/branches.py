@@ -73,8 +73,7 @@ class Script:
         how: a changed turn is sampled again, sampled greedily, the `text`, or the message of the
             environment's expert.
         text: see `how`.
-        policy: appended to the name of the policy that samples changed turns, if there is a policy
-            of that name.
+        policy: appended to the name of the policy of changed turns, if there is one of that name.
         rest_policy: the same for turns after the first change.
         own_turns: changed turns are sampled with the random numbers of the run, not with new ones.
         own_rest: the same for later turns that are not changed.

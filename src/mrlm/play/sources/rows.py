@@ -288,8 +288,7 @@ def _answered(prompt: list[Message], answer: Any, where: str) -> list[Message]:
 
 def _with_columns(messages: list[Message], row: Mapping[str, Any], where: str) -> list[Message]:
     """A conversation with what other columns of its row say about it: the system message, tools and
-    variables for the chat template (in the metadata of the first message), and which messages are
-    trained on."""
+    variables for the chat template (in the first message's metadata), and what is trained on."""
     system, mask = row.get("system"), row.get("loss_mask")
     if mask is not None:
         if not isinstance(mask, Sequence) or len(mask) != len(messages):

@@ -16,8 +16,7 @@ class EpisodeSource:
     samples: bool = True
     """Whether its groups have completions of the policies' engines."""
     rewarded: bool = True
-    """Whether its episodes' rewards are what the policies get: not an expert's, and not those of a
-    data set."""
+    """Whether rewards are what the policies get: not an expert's, and not those of a data set."""
 
     async def take(self, count: int) -> list[Group]:
         """The next `count` groups."""
