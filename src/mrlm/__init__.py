@@ -5,8 +5,6 @@ algorithm `X` has an `XTrainer` and an `XConfig` beside these (`mrlm.core.faces`
 read `__init__.pyi`, which `scripts/faces.py` writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

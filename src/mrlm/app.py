@@ -1,7 +1,5 @@
 """For code of an app while it runs in an episode: rewards, and the episode's address."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
@@ -17,8 +15,7 @@ async def reward(amount: float, agent: str | None = None, turn: int | str | None
     Args:
         amount: the reward; 0 is one.
         agent: who gets it; by default the team.
-        turn: the agent's turn: its number, or the id of the response; by default its last one so
-            far.
+        turn: the agent's turn: its number, or the id of the response; by default its last so far.
 
     Raises:
         EpisodeError: no episode of an app is running here.

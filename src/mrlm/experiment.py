@@ -1,8 +1,6 @@
 """Experiments: a config trained to its end, stage after stage, each from the models of the previous
 one; and a dry run that only reports."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -161,8 +159,7 @@ def at_most(config: ExperimentConfig, steps: int) -> ExperimentConfig:
 
 def dry_run(config: ExperimentConfig, colour: bool = False) -> tuple[str, list[str]]:
     """A report on a run: its settings, of every stage the defaults that matter, the batch
-    arithmetic and the first prompts, and a list of problems. No model is loaded and nothing is
-    written.
+    arithmetic and the first prompts, and problems. No model is loaded and nothing is written.
 
     Args:
         config: the experiment.

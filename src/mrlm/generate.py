@@ -1,8 +1,6 @@
 """Batched generation over rollouts, for custom loops: each rollout gets the next message of its
 policy, with the sampled tokens recorded in it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,8 +21,7 @@ class Generator:
     Args:
         model: a causal language model, a PEFT model or a `Policy`.
         tokenizer: its tokenizer.
-        seed: of the random numbers of all calls, together with the number of messages generated
-            before.
+        seed: of the random numbers of all calls, with the number of messages generated before.
         batch_size: rows decoded at once.
         **sampling: fields of `SamplingParams`; temperature 0 is greedy.
     """

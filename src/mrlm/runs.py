@@ -1,8 +1,6 @@
 """Operations on a run: train to the end, evaluate, play with its models, save them. Called by the
 command line, the trainers and `experiment.py`, and independent of them."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -154,8 +152,7 @@ class LastStep:
         if run.phase is not Phase.UNSAVED:
             return
         folders = checkpoints(run.folder)
-        moved = _folder_id(run.folder) != self._folder
-        if moved or (folders and step_of(folders[0]) > run.step):
+        if _folder_id(run.folder) != self._folder or (folders and step_of(folders[0]) > run.step):
             text = "%s was removed or is used by another run, so step %d of this one is not saved"
             log.warning(text, run.folder, run.step)
             return
@@ -277,8 +274,7 @@ def evaluate_model(
     greedy: bool,
     record: str | os.PathLike[str] | None = None,
 ) -> EvalResult:
-    """Evaluate the models of a config in its environments as they are, without training or a run
-    folder.
+    """Evaluate the models of a config in its environments, without training or a run folder.
 
     Args:
         config: the config.

@@ -1,8 +1,6 @@
 """The training loop: rollouts, credit, update, weight transfer, until the steps are done; the rest
 is in sources, placements and callbacks."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 
@@ -88,8 +86,7 @@ async def _train(run: Run, tidy: Callable[[int], object]) -> Run:
 
 
 async def iterate(run: Run, check: bool = False) -> dict[str, float]:
-    """One iteration: groups are sampled, credited and trained on, and the engines get the new
-    weights.
+    """One iteration: groups are sampled, credited and trained on; engines get the new weights.
 
     Args:
         run: the run.
@@ -123,13 +120,12 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
             check_weights(run)
     ended = time.perf_counter()
     run.tokens += tokens
-    api = api_metrics(run.engines)
     return (
         metrics
         | between
         | by_policy(valued)
         | by_policy(updates)
-        | run.peers.add_numbers([api])[0]
+        | run.peers.add_numbers([api_metrics(run.engines)])[0]
         | run.source.metrics()
         | mismatch_metrics([scored, drift], list(updates))
         | ({"rollbacks": float(run.rollbacks)} if run.config.training.rollback else {})
@@ -150,8 +146,7 @@ async def _share_weights(run: Run, groups: Sequence[Group] = ()) -> None:
 
 
 def _agreed(run: Run) -> tuple[bool, bool]:
-    """Whether the run stops here, and whether because of an interrupt: in all processes, as soon as
-    in one."""
+    """Whether the run stops here, and by an interrupt: in all processes, as soon as in one."""
     flags = run.peers.from_all((run.stopping, run.interrupted))
     return any(stopping for stopping, _ in flags), any(interrupted for _, interrupted in flags)
 

@@ -2,8 +2,6 @@
 config and its parts, independent of the algorithm; the trainer of an algorithm is this class with
 its name set."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -48,13 +46,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.play.workflow import AnyWorkflow
-from mrlm.runs import (
-    EvalResult,
-    LastStep,
-    TrainResult,
-    evaluate,
-    save_policies,
-)
+from mrlm.runs import EvalResult, LastStep, TrainResult, evaluate, save_policies
 from mrlm.training.adapted_callbacks import adapted
 from mrlm.training.run import Callback, Run
 
@@ -81,8 +73,7 @@ class Trainer:
             list is a command (environment `app`). Then `reward_func` is `(row, result) -> number`,
             and a list of `agents` has their names.
         workflow: a coroutine function `(task, agents, env)` or a workflow's name.
-        reward_func, formatters: reward function(s) and one prompt formatter per agent, over
-            `train_dataset`.
+        reward_func, formatters: reward function(s) and a formatter per agent, over `train_dataset`.
         reward_weights: factor of each reward function in the sum.
         reward_processor: number -> number, applied to every reward.
         external_transition: writes the prompts between two turns (with `num_turns` above 1), called
@@ -241,8 +232,7 @@ class Trainer:
         num_agents: int | None,
         share: bool | str | None,
     ) -> None:
-        """Assign policies to agents (equal references share one policy), as sections of the
-        config."""
+        """Assign policies to agents (equal references share one), as sections of the config."""
         config, parts = self.config, self._parts
         env_agents = [agent for env in make_environments(config, parts) for agent in env.agents]
         references = references_of(list(config.agents), env_agents, model, agents, num_agents)
@@ -281,8 +271,7 @@ class Trainer:
 
         Args:
             num_iterations: replaces `training.num_iterations` and the epochs.
-            resume_from_checkpoint: a run folder or checkpoint to continue from; `True` is this
-                run's own folder.
+            resume_from_checkpoint: a run folder or checkpoint; `True` is this run's own folder.
             save: save the end of this call, as a checkpoint and as `final/`. By default the end of
                 the first call is saved, and that of later ones by `save()`, or when the trainer or
                 the program ends: a loop of short calls does not write its models in each.
@@ -299,8 +288,7 @@ class Trainer:
             self.save()
             own_folder = resume_from_checkpoint is True
             folder = run_folder(self.config) if own_folder else resume_from_checkpoint
-            run = build(self.config, self._parts, Path(folder).expanduser())
-            self._last = LastStep(run, self)
+            self._last = LastStep(build(self.config, self._parts, Path(folder).expanduser()), self)
         return self._begun().train(save)
 
     def _go_on(self, run: Run) -> None:
@@ -327,14 +315,12 @@ class Trainer:
         return evaluate(self.run, episodes, samples, greedy, record=record)
 
     def save(self) -> None:
-        """Save the last step, as a checkpoint and as `final/` in the run folder, if it is not saved
-        yet."""
+        """Save the last step, as a checkpoint and as `final/`, if it is not saved yet."""
         if self._last is not None:
             self._last.save()
 
     def save_model(self, folder: str | os.PathLike[str]) -> Path:
-        """Write Hugging Face folders: `folder` itself for one policy, `folder/<policy>` for
-        several."""
+        """Write Hugging Face folders: `folder` for one policy, `folder/<policy>` for several."""
         return save_policies(self.run, Path(folder).expanduser())
 
 

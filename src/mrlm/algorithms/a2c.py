@@ -9,8 +9,6 @@
 - **Use it** as the actor-critic without PPO's clipping.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 

@@ -10,8 +10,6 @@
 - **Use it** for long joint tasks whose steps can be scored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -66,7 +64,7 @@ class ATGRPO(GroupRelative, PolicyGradient):
         "filter_ratio": Matters(
             lambda s, run: s.filter in ("variance", "deviation"),
             "filter leaves out no fraction; set filter=variance or deviation, or remove it",
-        ),
+        )
     }
 
     def __post_init__(self) -> None:
@@ -85,8 +83,7 @@ class ATGRPO(GroupRelative, PolicyGradient):
     def credit_group(self, group: Group) -> None:
         for answers, scores in self.comparisons(group):
             indices = self._kept(scores)
-            advantages = self.compared(scores[indices])
-            for index, advantage in zip(indices, advantages, strict=True):
+            for index, advantage in zip(indices, self.compared(scores[indices]), strict=True):
                 for turn in answers[index]:
                     turn.advantages = float(advantage)
                 score = float(scores[index])

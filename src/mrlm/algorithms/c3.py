@@ -15,8 +15,6 @@
   are cheap: an episode of T trained turns costs K T replays.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

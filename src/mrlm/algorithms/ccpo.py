@@ -14,8 +14,6 @@
 - **Use it** where agents free-ride: one whose silence changes nothing gets no credit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
@@ -41,8 +39,7 @@ Without = Mapping[frozenset[str], float]
 class CCPO(GroupRelative, PolicyGradient):
     """`A = (C - mean) / (std + 1e-6)` with `C = team_coef R + credit_coef (R - R_without)` over an
     agent's rollouts of one task (arXiv 2603.21563): the marginal contribution of the agent to the
-    outcome of the episode. Then GRPO's surrogate. A rollout without a successful replay is left
-    out.
+    outcome of the episode. Then GRPO's surrogate. One without a successful replay is left out.
 
     Args:
         silent: replays of each episode without each agent; `R_without` is their mean.

@@ -12,8 +12,6 @@
 - **Use it** to train one model with a copy of itself as a partner.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, Literal
@@ -42,8 +40,7 @@ class CORY(PPO):
 
     Optimisers, KL coefficients and reward statistics move with the policies (the public code
     creates new optimisers at every swap and loses their moments). With one shared policy the swap
-    has no effect; without swap and scaling, and with one agent, this is PPO. Defaults are the
-    published ones.
+    has no effect; without swap and scaling, for one agent, it is PPO. Defaults are published ones.
 
     Args:
         swap_freq: iterations between two swaps; `None`: no swap.
@@ -94,8 +91,7 @@ class CORY(PPO):
         return rewards
 
     def _shared(self, episode: Episode, rollout: Rollout) -> list[float]:
-        """Rewards of an agent's turns, with the rewards of the other agents added to the last
-        one."""
+        """Rewards of an agent's turns, with those of the other agents added to the last one."""
         rewards = super().turn_rewards(episode, rollout)
         others = [other for other in episode.rollouts.values() if other is not rollout]
         rewards[-1] += sum(other.reward for other in others)

@@ -13,8 +13,6 @@
 - **Use it** to put a trained model, or a trained agent of a team, into a smaller or a fresh one.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal

@@ -12,8 +12,6 @@
 - **Use it** if you have preferences between two answers. Per agent: a row names its agent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -63,8 +61,7 @@ class DPO(Algorithm):
         rpo_alpha: weight of the chosen answers' log-likelihood, per token; 0 leaves it out.
         label_smoothing: probability that a label is wrong; used by `sigmoid` and `robust`.
         normalize_lengths: `ipo` only: divide each side by its number of tokens.
-        ref_update_freq: iterations between two updates of the reference to the current policy; 0 is
-            never.
+        ref_update_freq: iterations between updates of the reference to the policy; 0 is never.
     """
 
     loss_type: Literal["sigmoid", "hinge", "ipo", "robust"] = "sigmoid"

@@ -9,8 +9,6 @@
 - **Use it** for teams whose agents have rewards of different scale, or different numbers of turns.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import Field

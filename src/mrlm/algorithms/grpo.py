@@ -17,8 +17,6 @@
   nearly decided.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
@@ -60,24 +58,21 @@ def _scale(value: object) -> object:
 @settings
 class GroupRelative(Algorithm, GroupFilter):
     """Base of algorithms that compare the rollouts of one task with one another, and leave the loss
-    to a second base. A refinement gives other scores (`score`) or another comparison
-    (`credit_group`).
+    to a second base. A refinement gives other scores (`score`) or comparison (`credit_group`).
 
     Args:
         scale_rewards: standard deviation to divide by; `True` and `False` are `group` and `none`.
         key: who is compared with whom: every `agent` with itself; all agents of a `task` with one
             another (known as MAS-GRPO); or a mapping agent -> role, those of one role.
         rewards: rewards that are compared: the agent's `own`, or the `team`'s.
-        mask_truncated: leave turns that hit the token limit out of the loss (they still count in
-            the baseline).
+        mask_truncated: leave turns that hit the token limit out of the loss (not of the baseline).
         overlong_max_length: completion length at which the soft penalty reaches -1 (DAPO); `None`
             is off.
         overlong_cache: tokens before that at which it begins.
         dynamic_sampling: leave out groups whose advantages are all 0, and sample further tasks
             until the batch is full (DAPO, arXiv 2503.14476, eq. 11). Groups left out count in the
             reward metrics. Tasks are consumed faster.
-        max_refills: how often an iteration may sample further tasks; after that the batch is
-            smaller.
+        max_refills: how often an iteration may sample further tasks; then the batch is smaller.
     """
 
     scale_rewards: Annotated[Literal["group", "batch", "none"] | bool, AfterValidator(_scale)] = (

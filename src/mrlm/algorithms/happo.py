@@ -17,8 +17,6 @@
   are refused, or updated as one (`on_shared`).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -74,7 +72,7 @@ class HAPPO(MAPPO, CarryOver):
         "recompute_old": Matters(
             lambda s, run: False,
             "happo always takes ratios to log-probs of the trained model; remove it",
-        ),
+        )
     }
 
     def __post_init__(self) -> None:

@@ -13,8 +13,6 @@
 - **Use it** if agents have separate rewards or models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 

@@ -13,8 +13,6 @@
 - **Use it** for a planner that calls sub-agents a varying number of times.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from typing import ClassVar

@@ -11,8 +11,6 @@
 - **Use it** for teams with rewards that can be ranked, or with preference data.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mrlm.algorithms.online_dpo import OnlineDPO

@@ -16,8 +16,6 @@
 - **Use it** first for teams: one return for all, no critic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
@@ -30,20 +28,9 @@ from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec
-from mrlm.learn.credit.baselines import (
-    BaselineBy,
-    Statistic,
-    compare,
-    compare_greedy,
-    resolved,
-)
+from mrlm.learn.credit.baselines import BaselineBy, Statistic, compare, compare_greedy, resolved
 from mrlm.learn.credit.combinations import credit_combinations
-from mrlm.learn.credit.groups import (
-    Member,
-    greedy_metrics,
-    members,
-    trained_turns,
-)
+from mrlm.learn.credit.groups import Member, greedy_metrics, members, trained_turns
 from mrlm.learn.credit.returns import forked, tree_returns, turn_returns
 from mrlm.learn.ops import Aggregation
 

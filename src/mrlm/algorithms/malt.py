@@ -3,8 +3,7 @@
 - **Kind** learning from data
 - **Paper** arXiv 2412.01928.
 - **Formula** the value `V` of an answer is the mean of its leaves; `dpo_coef` times DPO's loss on
-  siblings, the one of higher `V` chosen, plus `sft_coef` times `-l` on answers with `V >
-  threshold`.
+  siblings, that of higher `V` chosen, plus `sft_coef` times `-l` on answers with `V > threshold`.
 - **Differs** from the paper: both parts in one loss instead of sequentially; any two siblings of
   different values are a pair (`pairing: threshold`, in `preset: malt`, is the paper's); whole
   models unless `policies.<name>.lora` is set.
@@ -12,8 +11,6 @@
   team's reward; group: role and node; loss: preference and imitation; pairs: values of a tree.
 - **Use it** for pipelines of roles where only the last answer can be scored.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -11,8 +11,6 @@
 - **Use it** for debates in which every answer can be scored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 

@@ -14,19 +14,12 @@
 - **Use it** for long or sparse joint tasks, with agents of any tokenizers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 from mrlm.core.episodes import Group
-from mrlm.learn.bases.actor_critic import (
-    ActorCritic,
-    Level,
-    credit_joint_steps,
-    trainable_steps,
-)
+from mrlm.learn.bases.actor_critic import ActorCritic, Level, credit_joint_steps, trainable_steps
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import Topology

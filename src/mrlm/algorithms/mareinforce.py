@@ -9,8 +9,6 @@
 - **Use it** as the reference of the algorithms below.
 """
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from mrlm.algorithms.magrpo import MAGRPO, Baseline

@@ -11,8 +11,6 @@
 - **Use it** with care: it only lowers the probability of worse answers.
 """
 
-from __future__ import annotations
-
 from mrlm.algorithms.magrpo import MAGRPO, Baseline
 from mrlm.learn.bases.algorithm import settings
 

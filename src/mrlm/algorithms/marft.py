@@ -13,8 +13,6 @@
 - **Use it** for pipelines of agents that act in sequence.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
@@ -71,7 +69,7 @@ class MARFT(PPO):
         "normalization": Matters(
             lambda s, run: s.level == "turn",
             "it applies to the ratio of a turn, and level is token; remove it",
-        ),
+        )
     }
 
     def __post_init__(self) -> None:

@@ -10,8 +10,6 @@
 - **Use it** for groups of two to four.
 """
 
-from __future__ import annotations
-
 from mrlm.algorithms.magrpo import MAGRPO, Baseline
 from mrlm.learn.bases.algorithm import settings
 
@@ -20,8 +18,7 @@ from mrlm.learn.bases.algorithm import settings
 class MARLOO(MAGRPO):
     """`A_t = G_t - mean(G of the other siblings)`: `MAGRPO` (arXiv 2508.04652) with the unbiased
     baseline of RLOO (arXiv 2402.14740, eq. 6). The others are sibling episodes (or, in a tree, the
-    other answers to one state). Where all have the same return, and where one is left, it is
-    exactly 0.
+    other answers to one state). Where all have equal returns, or one is left, it is exactly 0.
     """
 
     baseline: Baseline = "leave_one_out"

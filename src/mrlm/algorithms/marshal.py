@@ -13,8 +13,6 @@
 - **Use it** for games of many turns with intermediate rewards.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 import numpy as np

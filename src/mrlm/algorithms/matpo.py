@@ -10,8 +10,6 @@
 - **Use it** if one model plans and calls itself as a worker.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import ClassVar

@@ -11,8 +11,6 @@
 - **Use it** if rewards rank answers but their differences mean little.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal

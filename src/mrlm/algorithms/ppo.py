@@ -12,8 +12,6 @@
 - **Use it** if there is only one answer per task, or rewards in intermediate steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -150,8 +148,7 @@ class PPO(ActorCritic, PolicyGradient):
         discounts: np.ndarray,
         last: np.ndarray,
     ) -> np.ndarray:
-        """Advantages (N,) of concatenated rows of these `lengths`; `last` is the value (R,) after
-        each row."""
+        """Advantages (N,) of rows of these `lengths`; `last` is the value (R,) after each row."""
         return ops.gae(rewards, values, lengths, discounts, self.gae_lambda, last)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:

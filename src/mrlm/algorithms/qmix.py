@@ -11,8 +11,6 @@
 - **Use it** if the value of an agent's part depends on the joint state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -51,7 +49,7 @@ class QMIX(VDN):
     matters: ClassVar[Mapping[str, Matters]] = {
         "hypernet_size": Matters(
             lambda s, run: s.hypernet_layers == 2, "hypernet_layers is 1; set 2, or remove this"
-        ),
+        )
     }
 
     @property

@@ -9,8 +9,6 @@
 - **Use it** as the unbiased reference estimator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -50,7 +48,7 @@ class REINFORCE(PolicyGradient):
     matters: ClassVar[Mapping[str, Matters]] = {
         "baseline": Matters(
             lambda s, run: not s.whiten, "whiten subtracts the mean already; remove one of them"
-        ),
+        )
     }
 
     face: ClassVar[str] = "Reinforce"

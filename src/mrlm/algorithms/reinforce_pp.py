@@ -5,13 +5,10 @@
 - **Formula** token returns with the divergence k1 in the reward, whitened over the agent's turns of
   the same number in the batch; with `baseline: group`, `R - mean of the group` first; `clip(A)`.
 - **Differs** from the paper: turns are compared with those of the same number (`baseline_by:
-  batch`, in `preset: reinforce_pp`, takes all); no divergence by default; rewards are not
-  normalised.
+  batch`, in `preset: reinforce_pp`, takes all); no divergence; rewards are not normalised.
 - **Knobs** credit: to go and k1; group: batch; baseline: none or mean, whitened; loss: token ratio.
 - **Use it** for many different tasks with few answers each.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace

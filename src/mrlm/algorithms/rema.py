@@ -11,8 +11,6 @@
 - **Use it** for a planner and a solver with a conversation of many turns.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

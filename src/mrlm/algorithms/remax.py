@@ -11,8 +11,6 @@
 - **Use it** if one greedy answer is cheaper than a group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal

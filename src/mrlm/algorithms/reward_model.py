@@ -2,8 +2,7 @@
 
 - **Kind** learning from data
 - **Paper** arXiv 2203.02155, eq. 1; centred scores 2312.09244.
-- **Formula** `-log s(r(chosen) - r(rejected))`, `r` being a head's number at the last token of a
-  conversation.
+- **Formula** `-log s(r(chosen) - r(rejected))`, `r` a head's number at the end of a conversation.
 - **Differs** from the paper: one pair is one row, where it takes all pairs of a prompt's answers
   together; scores are not shifted afterwards.
 - **Knobs** plan: pairs; critic: a `shared` head, trained alone; pairs: a data set.
@@ -12,8 +11,6 @@
   `examples/rlhf.py` train a policy against one. The folder may also hold a published reward model:
   any sequence classifier of one label.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -10,8 +10,6 @@
 - **Use it** for short answers with few samples per task; its baseline is unbiased.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -28,8 +26,7 @@ from mrlm.learn.credit.groups import members, sampled_kl, trained_turns
 
 @settings
 class RLOO(PolicyGradient):
-    """`A = R - mean(R of the others)`, an unbiased baseline without a critic (arXiv 2402.14740, eq.
-    6).
+    """`A = R - mean(R of the others)`, unbiased, without a critic (arXiv 2402.14740, eq. 6).
 
     The whole answer is one action: `loss_type="sequence"` clips the ratio of the sequence, which is
     the plain policy gradient until the first update; `"reinforce"` has no ratio at all. With
@@ -39,8 +36,7 @@ class RLOO(PolicyGradient):
 
     Args:
         baseline_by: which of the others a turn is compared with (`mrlm.learn.credit.baselines`).
-            The score is that of a whole rollout, so this matters only where episodes differ in
-            length.
+            The score is that of a whole rollout, so this matters if episodes differ in length.
     """
 
     loss_type: LossType = "sequence"

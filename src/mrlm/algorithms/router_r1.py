@@ -6,14 +6,11 @@
   other models is not in the value loss.
 - **Formula** PPO over the router's tokens. The paper's reward is in
   `environments/shared/routing.py`, for routing environments: -1 for a wrong format, else 0 for a
-  wrong answer, else `(1 - c) outcome + c (1 - x)`, with `x` the rank of its cost among the latest
-  costs.
+  wrong answer, else `(1 - c) outcome + c (1 - x)`, `x` the rank of its cost among the latest costs.
 - **Knobs** plan: `chain` with frozen workers; credit: format before outcome before cost, k1 in the
   reward; baseline: GAE that skips other models' text; critic: `separate`.
 - **Use it** to train a model that calls other models.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence

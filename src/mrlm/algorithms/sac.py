@@ -13,8 +13,6 @@
 - **Use it** if a policy must not lose entropy before it has found high rewards.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -79,7 +77,7 @@ class SAC(PPO):
     matters: ClassVar[Mapping[str, Matters]] = {
         "target_entropy_ratio": Matters(
             lambda s, run: s.target_entropy is None, "target_entropy is set; keep one of them"
-        ),
+        )
     }
 
     def __post_init__(self) -> None:
@@ -121,8 +119,7 @@ class SAC(PPO):
         for policy, entropy in entropies.items():
             if self.auto_alpha:
                 # the loss of this iteration keeps the alpha that its rewards were computed with
-                missing = self.targets[policy] - entropy
-                step = ALPHA_LEARNING_RATE * missing
+                step = ALPHA_LEARNING_RATE * (self.targets[policy] - entropy)
                 self.next_log_alphas[policy] = math.log(self.alpha_of(policy)) + step
 
     def _note(self, name: str, numbers: dict[str, float]) -> None:

@@ -13,8 +13,6 @@
   (`filter_low_reward`), or to predict the environment's next observation (`mode: world_model`).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,8 +37,7 @@ from mrlm.learn.data.observations import is_observation, with_observations
 
 @settings
 class SFT(Algorithm):
-    """Cross-entropy `-w log pi` of given tokens, averaged over all of them; credit sets the weights
-    `w`.
+    """Cross-entropy `-w log pi` of given tokens, averaged over all; credit sets the weights `w`.
 
     `behavioral_cloning` trains on the agent's own messages, `world_model` on the text of the next
     observation given the history and the action, `combined` on both: each kind is averaged over its
@@ -54,8 +51,7 @@ class SFT(Algorithm):
         filter_low_reward: keep only episodes whose reward is at least `min_reward_threshold`.
         min_reward_threshold: see there.
         collect_every: iterations between two collections; 0 collects once.
-        teacher: who acts in the collected episodes: the `policy` itself, or the environment's
-            `expert`.
+        teacher: who acts in collected episodes: the `policy` itself, or the environment's `expert`.
         aggregation: how per-token losses become one number (`ops.aggregate`).
     """
 

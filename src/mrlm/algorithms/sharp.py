@@ -16,8 +16,6 @@
   others are silent; `credit_by: marginal` has no such term.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -74,8 +72,7 @@ class SHARP(CCPO):
     def process(self, member: Member) -> float:
         if self.tool is None:
             return 0.0
-        turns = member[1].turns
-        return self.tool_coef * sum(turn.components.get(self.tool, 0.0) for turn in turns)
+        return self.tool_coef * sum(turn.components.get(self.tool, 0.0) for turn in member[1].turns)
 
 
 PLUGIN = SHARP

@@ -14,8 +14,6 @@
   file of questions and answers.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar, Literal
 

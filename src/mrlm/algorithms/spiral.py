@@ -11,8 +11,6 @@
 - **Use it** for zero-sum games that one policy plays against itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

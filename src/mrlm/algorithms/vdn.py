@@ -19,8 +19,6 @@
   policies may still find its optimum, because their samples leave the tie, not by the values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -33,12 +31,7 @@ from mrlm.algorithms.dpo import DPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.learn.bases.actor_critic import (
-    ActorCritic,
-    Level,
-    credit_joint_steps,
-    trainable_steps,
-)
+from mrlm.learn.bases.actor_critic import ActorCritic, Level, credit_joint_steps, trainable_steps
 from mrlm.learn.bases.algorithm import settings
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.bases.spec import SamplingPlan, Spec, Topology
@@ -67,8 +60,7 @@ class VDN(ActorCritic, PolicyGradient, Refinement):
     (arXiv 2007.12306). `bon` is Q-learning over sampled answers: `group_size` answers of each agent
     to one prompt; the target takes the best utility of each, which for a monotone mixer is the best
     joint action of the whole grid, and the policy is trained on its best answer (`improve="sft"`),
-    or on its best over its worst (`"dpo"`). Answers that do not share their prompt with others are
-    not compared.
+    or on its best over its worst (`"dpo"`). Answers that share no prompt are not compared.
 
     Targets are `y_k = R_k + gamma ((1 - lambda) Q_{k+1} + lambda y_{k+1})` over rounds, in which
     every agent acts at most once, in `vdac` over joint steps: a baseline must not depend on earlier

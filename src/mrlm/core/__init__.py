@@ -1,8 +1,6 @@
 """The shared types: messages, tasks, episodes, environments, errors. No torch, no I/O. Names are
 loaded on first use."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

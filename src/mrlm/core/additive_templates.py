@@ -1,8 +1,6 @@
 """Chat templates that render every message by itself, as their syntax shows: later prompts of a
 conversation are then rendered from its new messages only."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import lru_cache

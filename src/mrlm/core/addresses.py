@@ -1,7 +1,5 @@
 """Network addresses."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Boards: drawings of an environment's state for people, as text or as HTML. Of HTML only a fixed
 list of elements and classes is kept; all else is text, since environments show text of models."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterable, Sequence

@@ -9,8 +9,6 @@ Messages are text: a control token spelled in a message is tokenised as ordinary
 (`core/control_tokens.py`).
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -68,8 +66,7 @@ class Chat:
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        template_kwargs: additional variables for the template, such as `{"enable_thinking":
-            False}`.
+        template_kwargs: variables for the template, such as `{"enable_thinking": False}`.
     """
 
     def __init__(self, tokenizer: Any, template_kwargs: Mapping[str, Any] | None = None) -> None:
@@ -373,8 +370,7 @@ def _continued(chat: Chat, previous: Prompt, messages: Sequence[Message]) -> str
 
 
 def _frame(chat: Chat, first: tuple[Role, str]) -> tuple[str, str]:
-    """The text of a first message alone, and the text after the last message of any
-    conversation."""
+    """The text of a first message alone, and that after the last message of any conversation."""
     messages = [chat._as_dict(Message(first[1], first[0]), 0)]
     opening = chat.apply(messages, False)
     return opening, chat.apply(messages, True)[len(opening) :]

@@ -1,7 +1,5 @@
 """The constructor arguments of an object, kept with it, from which a record can describe it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +12,7 @@ class Arguments:
     positional: tuple[Any, ...]
     named: dict[str, Any]
 
-    def __deepcopy__(self, memo: object) -> Arguments:
+    def __deepcopy__(self, memo: object) -> "Arguments":
         return self
 
 

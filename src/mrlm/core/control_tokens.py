@@ -1,8 +1,6 @@
 """Control tokens: the tokens that only a chat template may write into a prompt, and tokenisation of
 text that spells them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +30,7 @@ class Control:
 
     `guard` marks spelled control tokens in a text, the template is rendered with guarded texts, and
     `encode` converts the result to ids: tokens of the template are encoded as themselves, tokens
-    spelled in a text as the ordinary ids of their spelling. Text without such a spelling is
-    unchanged by both.
+    spelled in a text as ordinary ids of the spelling. Text without one is unchanged by both.
 
     Args:
         tokenizer: a Hugging Face tokenizer.

@@ -1,8 +1,6 @@
 """The environment interfaces: `Environment`, used by all workflows, the single-agent
 `SimulatedEnvironment`, the adapter between them, and the contract check."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math
@@ -122,11 +120,11 @@ class Environment:
         """Whether it has boards."""
         return type(self).render is not Environment.render
 
-    def spawn(self) -> Environment:
+    def spawn(self) -> "Environment":
         """A new environment with the same settings."""
         return copy.deepcopy(self)
 
-    def with_turns(self, settings: Mapping[str, object]) -> Environment | None:
+    def with_turns(self, settings: Mapping[str, object]) -> "Environment | None":
         """This environment with the workflow's turn settings; `None` if it has its own rules."""
         return None
 
@@ -178,8 +176,7 @@ class SingleAgentEnvironment(Environment):
 
     @property
     def seeded(self) -> bool:
-        """Whether `reset` accepts a seed (or a task), without which episodes are not
-        reproducible."""
+        """Whether `reset` accepts a seed (or task), without which episodes are not reproducible."""
         return bool({"seed", "task"} & self._accepts)
 
     @property
@@ -342,8 +339,7 @@ def _answer(environment: Environment, method: str, *arguments: object) -> StepRe
 
 
 def _called(environment: Environment, method: str, *arguments: object) -> Any:
-    """The result of a method that may be a coroutine; its errors become a `ConfigError` with the
-    user's lines."""
+    """The result of a method or coroutine; errors become a `ConfigError` with the user's lines."""
     try:
         answer = getattr(environment, method)(*arguments)
         return run_async(answer) if is_pending(answer) else answer
@@ -356,8 +352,7 @@ def _called(environment: Environment, method: str, *arguments: object) -> Any:
 
 
 def contract_problem(result: object, environment: Environment, method: str) -> str | None:
-    """The message about a wrong type or name in the result of `reset` or `step`, with the fix, or
-    `None`."""
+    """A wrong type or name in the result of `reset` or `step`, with the fix, or `None`."""
     if not isinstance(result, StepResult):
         agent = environment.agents[0]
         return (

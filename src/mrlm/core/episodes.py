@@ -1,8 +1,6 @@
 """Episodes, with the rollouts of all agents, and groups of episodes of one task. An episode checks
 the consistency of its rewards when it is closed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +69,7 @@ class Episode:
         rollouts: Mapping[str, Rollout],
         reward: float | None = None,
         **fields: Any,
-    ) -> Episode:
+    ) -> "Episode":
         """A finished episode of rollouts without an environment.
 
         Args:
@@ -85,7 +83,7 @@ class Episode:
         fields = {"status": "done"} | fields
         return cls(id, task, dict(rollouts), sum(steps), steps, **fields)
 
-    def close(self, status: Status) -> Episode:
+    def close(self, status: Status) -> "Episode":
         """End the episode. Unless it failed, its rewards are then consistent: `step_rewards` has an
         entry for every joint step in which an agent acted (0 for an incomplete one), their sum is
         `reward`, and the turns of a rollout are in the order of their steps.

@@ -1,8 +1,6 @@
 """The errors of the library. Each names the problem, its location and the fix; `exit_code` is the
 exit status of the command line."""
 
-from __future__ import annotations
-
 
 class MRLMError(Exception):
     """Base of every error this library raises on purpose; a run that ends with one exits 1."""
@@ -91,8 +89,7 @@ class PeerError(TrainingError):
 
 
 def well_formed(text: str, where: str) -> str:
-    """A text that has bytes: without half of a surrogate pair, which no tokenizer, file or tracker
-    takes.
+    """A text that has bytes: no half of a surrogate pair, which no tokenizer or file takes.
 
     Args:
         where: its location, for the error.

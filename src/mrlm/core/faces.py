@@ -1,8 +1,6 @@
 """Derived names: every algorithm `X` has an `XTrainer` and an `XConfig`. They are read from the
 algorithms' files without importing them."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,6 @@
 """Control tokens that a template makes of the text of messages: by deleting a part, changing case,
 or joining neighbours. They are found after rendering, by comparison with harmless messages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import cached_property
@@ -26,8 +24,7 @@ FILLING = "x"
 KEPT = 4096
 """Size of the cache of the control tokens of harmless conversations."""
 FORMS = (re.compile(r"(?=[<\[|])(.)", re.DOTALL), re.compile(r"([^\w\s])"))
-"""Marks followed by a space where text would become a control token: first those that begin one,
-then all."""
+"""Marks followed by a space where text would be a control token: those that begin one, then all."""
 
 
 class Renderer(Protocol):
@@ -48,8 +45,7 @@ class Confined:
     every sequence of roles.
 
     Args:
-        chat: renders messages. Markup that its template names may decide what it does, and is
-            kept.
+        chat: renders messages. Markup that its template names may decide what it does, is kept.
     """
 
     def __init__(self, chat: Renderer) -> None:

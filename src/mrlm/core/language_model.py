@@ -1,8 +1,6 @@
 """A user's language model: as a policy of a trainer, for direct queries, or as an environment.
 Without torch; engines are loaded by the registry."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Lazy packages, which load their public names on first use (PEP 562)."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Mapping

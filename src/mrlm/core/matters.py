@@ -1,8 +1,6 @@
 """Conditions under which settings have an effect, which algorithms, sections, workflows and
 environments declare as `matters`, and the check of their choices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -85,8 +83,7 @@ def check_choices(settings: object, title: str) -> None:
 
 
 def conditions(cls: type[Any]) -> dict[str, Matters]:
-    """Setting -> its condition, as declared by a class and its bases; a class overrides its
-    bases."""
+    """Setting -> its condition, as declared by a class and its bases; it overrides its bases."""
     declared: dict[str, Matters] = {}
     for base in reversed(cls.__mro__):
         declared |= base.__dict__.get("matters", {})

@@ -1,8 +1,6 @@
 """Messages as plain data: the one reader and the one writer of the chat protocol's fields, for rows
 of data sets, requests, replies of servers and records."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Functions of the operating system that Linux alone has, and their substitutes elsewhere."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
@@ -15,8 +13,7 @@ DEATH_SIGNAL = 1
 
 
 def is_linux() -> bool:
-    """Whether this is Linux: namespaces, Landlock, seccomp, `/proc` and signals at a parent's
-    end."""
+    """Whether it is Linux: namespaces, Landlock, seccomp, `/proc` and signals at a parent's end."""
     return sys.platform == "linux"
 
 

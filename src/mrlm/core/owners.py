@@ -1,7 +1,5 @@
 """Names of numbers that are logged by policy and by agent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 

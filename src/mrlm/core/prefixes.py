@@ -1,7 +1,5 @@
 """Common beginnings of sequences of token ids."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import compress, count
 from operator import ne

@@ -1,8 +1,6 @@
 """The process group of a run. Sampling and training depend only on this interface; `distributed`
 implements it for several processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -41,7 +39,7 @@ class Peers:
     def barrier(self) -> None:
         """Return when all processes have reached this call."""
 
-    def channel(self) -> Peers:
+    def channel(self) -> "Peers":
         """The same processes, for communication independent of other channels."""
         return self
 
@@ -58,8 +56,7 @@ class Peers:
         """Broadcast the main process's tensors to all processes, in place."""
 
     def farewell(self) -> None:
-        """Before an early end of all: wait until the main process has written everything, or has
-        ended."""
+        """Before an early end of all: wait until the main process has written all, or ended."""
 
 
 ALONE = Peers()

@@ -1,8 +1,6 @@
 """Progress inside a step: how much of a piece of work is done, for a display that listens; counts
 in words, and rows in columns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

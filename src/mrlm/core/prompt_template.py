@@ -1,7 +1,5 @@
 """Formatters: what an agent reads of a row, as a template or a function."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

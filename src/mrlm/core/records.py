@@ -1,7 +1,5 @@
 """Episodes as plain data, for checkpoints: everything a gradient needs, no live object."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import asdict, replace

@@ -1,8 +1,6 @@
 """The registry of plug-ins, by file name: `load("algorithms", "grpo")` is the plug-in in
 `mrlm/algorithms/grpo.py`, and `load("algorithms", "my_package.mine:Mine")` a user's own."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import importlib
@@ -60,8 +58,7 @@ def load(wing: str, name: str) -> Any:
     The plug-in of a module is its `PLUGIN`. A name with a colon is `module:attribute`.
 
     Raises:
-        PluginError: an unknown name (with the nearest one), or the user's module cannot be
-            imported.
+        PluginError: an unknown name (and the nearest), or the user's module cannot be imported.
     """
     if ":" in name:
         return _load_reference(name)

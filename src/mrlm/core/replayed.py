@@ -1,8 +1,6 @@
 """Replays of played episodes in which a decision differs: which are played, the mark of each, and
 Shapley values from their outcomes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

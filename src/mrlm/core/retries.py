@@ -1,7 +1,5 @@
 """Calls to servers that are repeated after transient failures."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """The arithmetic of an outer loop: the round of an iteration."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -28,7 +26,7 @@ class Rounds:
     passes: int = 1
     previous: bool = False
 
-    def over(self, tasks: int, batch: int) -> Rounds:
+    def over(self, tasks: int, batch: int) -> "Rounds":
         """The same rounds over `tasks` rows."""
         return replace(self, rows=min(tasks, self.rows or tasks), batch=batch)
 

@@ -1,8 +1,6 @@
 """The sampling parameters: the one list from which sections, keywords, the protocols of servers and
 clients, their checks and the engines' columns are made."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Collection
@@ -70,7 +68,7 @@ class SamplingParams:
         """Whether the sampling distribution is truncated, so that log-probs are not the model's."""
         return not self.greedy and any(getattr(self, name) != off for name, off in OFF.items())
 
-    def untruncated(self) -> SamplingParams:
+    def untruncated(self) -> "SamplingParams":
         """The same with the model's own distribution: no truncation, temperature 1."""
         return replace(self, temperature=1.0, **OFF)
 

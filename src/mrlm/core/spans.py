@@ -1,8 +1,6 @@
 """Tokens of the assistant's messages in conversations that no engine sampled: within one sequence
 where the template keeps what it rendered before, else in a sequence for every turn."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -79,9 +77,7 @@ def samples(
 
 
 def transcript(
-    chat: Chat,
-    messages: Sequence[Message],
-    trained: Callable[[int], bool] = lambda index: True,
+    chat: Chat, messages: Sequence[Message], trained: Callable[[int], bool] = lambda index: True
 ) -> tuple[list[int], list[Span]]:
     """Ids of a whole conversation, and the spans of its trained assistant messages.
 

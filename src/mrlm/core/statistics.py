@@ -1,7 +1,5 @@
 """Means, shares and pass@k with 95 % intervals, over tasks. Plain numbers in, plain numbers out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -103,8 +101,7 @@ def summarize(
         success: reward from which an episode counts as passed.
 
     Returns:
-        Title -> `value`, `low`, `high` (`None` with too few episodes) and `tasks`, the number of
-        tasks.
+        Title -> `value`, `low`, `high` (`None` with too few episodes) and `tasks`, their number.
     """
     whole = [rewards for rewards in tasks if rewards]
     means = [float(np.mean(rewards)) for rewards in whole]

@@ -2,8 +2,6 @@
 agent or `step({agent: message})` with several, awaited inside a running event loop and synchronous
 outside of one."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Mapping

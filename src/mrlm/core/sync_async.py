@@ -1,8 +1,6 @@
 """Calls of coroutines from synchronous code, also inside a running event loop (a notebook), and of
 synchronous code from coroutines."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import functools
@@ -110,8 +108,7 @@ def run_async(job: Awaitable[T]) -> T:
     except RuntimeError:
         return asyncio.run(_Contained(wait()))
     with ThreadPoolExecutor(max_workers=1) as pool:
-        context = contextvars.copy_context()
-        return pool.submit(context.run, asyncio.run, _Contained(wait())).result()
+        return pool.submit(contextvars.copy_context().run, asyncio.run, _Contained(wait())).result()
 
 
 class BackgroundJobs(set["asyncio.Task[Any]"]):

@@ -1,7 +1,5 @@
 """Conversations in the form of chat templates, and rewritten for strict templates."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

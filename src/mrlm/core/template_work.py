@@ -1,7 +1,5 @@
 """The limits within which a chat template is rendered: its time, and one class for its errors."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os
@@ -107,8 +105,7 @@ os.register_at_fork(after_in_child=_watch.__init__)
 
 
 class Rendering:
-    """Context in which a template is rendered: whatever it raises is a `TemplateError`, of
-    printable text.
+    """Context that renders a template: whatever it raises is a `TemplateError` of printable text.
 
     Raises:
         ChatTemplateError: it takes too long.
@@ -128,8 +125,7 @@ class Rendering:
         elif isinstance(error, _TooLongError):
             raise ChatTemplateError(str(error)) from None
         elif isinstance(error, Exception) and not isinstance(error, ChatTemplateError):
-            text = escaped(f"{type(error).__name__}: {error}")
-            raise TemplateError(text[:500]) from error
+            raise TemplateError(escaped(f"{type(error).__name__}: {error}")[:500]) from error
 
 
 def escaped(text: Any) -> str:

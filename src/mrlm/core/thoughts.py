@@ -6,8 +6,6 @@ templates write it, counts as opened. All graders, parsers of tool calls and ser
 through this module.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,4 @@
-"""Profiling: spans of work that report to the profile of their run, with almost no overhead without
-one."""
-
-from __future__ import annotations
+"""Profiling: spans of work that report to the profile of their run, almost free without one."""
 
 import threading
 from collections import Counter
@@ -60,7 +57,7 @@ class Profile:
     wait: Callable[[], object] | None = None
     seconds: dict[Key, float] = field(default_factory=dict)
     counts: Counter[Key] = field(default_factory=Counter)
-    others: dict[str, Profile] = field(default_factory=dict)
+    others: "dict[str, Profile]" = field(default_factory=dict)
     """Profiles of concurrent work by name; each has its own clock."""
     _active: Counter[Key] = field(default_factory=Counter)
     _last: float = field(default_factory=lambda: perf_counter())
@@ -82,7 +79,7 @@ class Profile:
             evaluating = any(phase == "evaluation" for phase, _ in self._active)
             self.counts[f"eval/{what}" if evaluating else what, whose] += number
 
-    def beside(self, name: str) -> Profile:
+    def beside(self, name: str) -> "Profile":
         """The profile of concurrent work."""
         with self._lock:
             return self.others.setdefault(name, Profile(self.wait))

@@ -1,8 +1,6 @@
 """The embedded model: a small causal language model that is built offline, on first use, as an
 ordinary Hugging Face folder."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -56,8 +54,7 @@ def default_model() -> str:
 
     It is `$MRLM_MODEL` if that is set; else the embedded model (weights of seed 0)
     in `$MRLM_CACHE`, else in `mrlm` under `$XDG_CACHE_HOME` or `~/.cache`. Concurrent calls by
-    several processes are safe. `AutoModelForCausalLM` and `AutoTokenizer` load the folder without a
-    network.
+    several processes are safe. `AutoModelForCausalLM` and `AutoTokenizer` need no network.
 
     Raises:
         ModelError: `$MRLM_MODEL` is not a folder.
@@ -138,8 +135,7 @@ def writable_cache(cache: Path | None) -> Path:
 
 
 def _temporary_folder() -> Path:
-    """The user's private folder, the same for every call, unless its name belongs to another
-    user."""
+    """The user's private folder, the same for every call, unless its name is of another user."""
     folder = Path(tempfile.gettempdir()) / f"mrlm-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
@@ -156,8 +152,7 @@ def _is_complete(folder: Path) -> bool:
 def build_folder(
     target: Path, write: Callable[[Path], None], complete: Callable[[Path], bool]
 ) -> None:
-    """Builds a folder under a temporary name and renames it, so that no process reads an incomplete
-    one.
+    """Builds a folder under a temporary name and renames it, so that none reads an incomplete one.
 
     Args:
         target: the folder; its parent exists.

@@ -1,8 +1,6 @@
 """Parsing of messages: tool calls in three forms, or an answer, for environments and servers alike.
 Runs no tool, and parses or rejects any text in time linear in its length."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -324,8 +322,7 @@ def _bounded_value(text: str, position: int) -> None:
 
 
 def _bounded(text: str) -> None:
-    """Reject text that is too long or too deeply nested before parsing. Brackets within strings
-    count as well."""
+    """Reject text that is too long or too deeply nested. Brackets within strings count as well."""
     if len(text) > MAX_CALL:
         raise _Refused(f"a call is at most {MAX_CALL} characters long")
     if "\x00" in text:

@@ -1,8 +1,6 @@
 """Conversion of conversations that no engine sampled (rows of a data set, rollouts built by hand)
 to turns for training."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from mrlm.core.chat import Chat

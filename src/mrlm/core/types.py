@@ -4,13 +4,11 @@ A *rollout* is one agent's part of one episode; an *episode* is one attempt at a
 a *group* contains the episodes that start from one state and are compared with each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -54,8 +52,7 @@ class Message:
         tool_call_id: of a tool's result, the id of its call.
         name: of a tool's result, the name of the tool; of other messages, that of the writer.
         reasoning: the thoughts before the text, if they are apart from it.
-        weight: 0 for a message of the assistant that is context and not trained on; 1 or `None`
-            otherwise.
+        weight: 0 for an assistant's message that is context, not trained on; 1 or `None` otherwise.
 
     Examples:
         >>> Message("2+3?", MessageType.MESSAGE) == Message(role="user", content="2+3?")
@@ -67,7 +64,7 @@ class Message:
     agent: str | None = None
     tool_calls: tuple[JSON, ...] = ()
     metadata: JSON = field(default_factory=dict, hash=False)
-    turn: Turn | None = field(default=None, repr=False, compare=False)
+    turn: "Turn | None" = field(default=None, repr=False, compare=False)
     tool_call_id: str | None = None
     name: str | None = None
     reasoning: str | None = None
@@ -164,7 +161,7 @@ class StepResult:
     truncated: bool = False
     info: JSON = field(default_factory=dict)
 
-    def __await__(self) -> Generator[Any, None, StepResult]:
+    def __await__(self) -> Generator[Any, None, Self]:
         return self
         yield  # makes this function a generator
 
@@ -246,8 +243,7 @@ class Turn:
             have the same number.
         read: new messages of a policy behind an API, whose turns have no ids: `prompt_ids` and
             `completion_ids` are empty.
-        fed: a replay's turn that was not sampled: it is as in the episode that is replayed, or a
-            given text.
+        fed: a replay's turn that was not sampled: that of the replayed episode, or a given text.
         teacher_ids: the prompt of a teacher that reads more than the policy; `None`: the same.
 
     A column (`COLUMNS`) has one number per completion token (or one for all of them). It says `by`
@@ -255,8 +251,7 @@ class Turn:
     the `update`. `old_logprobs` are the training engine's log-probs at the start of the update;
     without them, `logprobs` are used. `new_logprobs` are those after the update of the turn's
     policy, for policies that are updated later. `full_kl` is the divergence from the reference over
-    the whole vocabulary at each token, and `entropies` (in nats) are those of the sampling
-    distributions.
+    the whole vocabulary at each token, and `entropies` (in nats) of the sampling distributions.
     """
 
     agent: str
@@ -306,7 +301,7 @@ class Turn:
 
 
 COLUMNS: dict[str, Mapping[str, Any]] = {
-    f.name: f.metadata for f in fields(Turn) if f.metadata or str(f.type) == "Column | None"
+    f.name: f.metadata for f in fields(Turn) if f.metadata or f.type == Column | None
 }
 """Column of a turn -> `by` whom it is written, and whether it is `recorded`."""
 ANNOTATED = tuple(name for name, of in COLUMNS.items() if of["by"] in ("policy", "reference"))
@@ -343,7 +338,7 @@ class Rollout:
     """Whether the chat template rewrote earlier turns, so that the next prompt does not continue
     the tokens of the turn."""
 
-    def add_messages(self, *messages: Message) -> Rollout:
+    def add_messages(self, *messages: Message) -> Self:
         """Append to the transcript; returns the rollout, so that calls can be chained."""
         self.messages.extend(messages)
         return self

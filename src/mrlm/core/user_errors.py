@@ -1,8 +1,6 @@
 """Readable errors of user code: the exception, and the lines of the user's files in its traceback.
 Frames of this library, of installed packages and of Python are left out."""
 
-from __future__ import annotations
-
 import re
 import sysconfig
 import traceback
@@ -28,8 +26,7 @@ MOST_CAUSES = 5
 
 def explain(error: BaseException) -> str:
     """An error and its causes with the user's frames; several lines, of which the first is the
-    error. Without frames of the user's files, an unexpected error is shown with its innermost
-    frame.
+    error. Without frames of the user's files, an unexpected one is shown with its innermost frame.
 
     Examples:
         KeyError: 'question'

@@ -1,8 +1,6 @@
 """User turns written by a policy: the input tokens up to the beginning of the turn's text, and the
 end of that text, both derived from `Chat`'s rendering of such a turn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

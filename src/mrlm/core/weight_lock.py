@@ -1,8 +1,6 @@
 """A readers-writer lock on weights: sampling shares the weights, and an update waits until no
 sampling is in progress."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator

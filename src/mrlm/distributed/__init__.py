@@ -103,8 +103,7 @@ def start(
     device: str | None = None,
     timeout: float = 1800.0,
 ) -> ProcessGroup:
-    """Create the process group; the only place where this is done. A second call returns the
-    existing group.
+    """Create the process group; only done here. A second call returns the existing group.
 
     Args:
         rank: rank of this process; torchrun's `RANK` if `None`.

@@ -1,8 +1,6 @@
 """Bucketed communication of tensors: gradients are reduced and weights broadcast in flat buckets,
 each of which is sent while the next one is filled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The shards of a checkpoint: optimizer states of sharded weights. A checkpoint can be read by
 another number of processes than wrote it. The weights are saved whole beside them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,8 +52,7 @@ class CheckpointReader:
         self._place = folder / FOLDER
         self._known: set[str] = set()
         if self._place.is_dir():
-            metadata = FileSystemReader(self._place).read_metadata()
-            self._known = set(metadata.state_dict_metadata)
+            self._known = set(FileSystemReader(self._place).read_metadata().state_dict_metadata)
 
     def __call__(self, kind: str, owner: Owner) -> dict[str, Tensor]:
         """The optimizer state of a learner or critic, by the names of its tensors."""

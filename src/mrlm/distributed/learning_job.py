@@ -1,7 +1,5 @@
 """The parameters of learners and critics, in this process or on a worker."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

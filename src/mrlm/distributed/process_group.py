@@ -1,8 +1,6 @@
 """Process groups: rendezvous, collective operations and failure detection. Objects and numbers are
 sent through gloo, gradients through the backend of their device."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket
@@ -88,7 +86,7 @@ class ProcessGroup(Peers):
     def barrier(self) -> None:
         self.from_all(None)
 
-    def channel(self) -> ProcessGroup:
+    def channel(self) -> "ProcessGroup":
         timeout = timedelta(seconds=self.timeout)
         with self._others():
             group = distributed.new_group(backend="gloo", timeout=timeout)

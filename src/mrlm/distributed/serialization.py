@@ -1,7 +1,5 @@
 """Serialization between the processes of a run: pickles, with the tokens of turns as arrays."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Models sharded over processes by FSDP2, block by block. Gradients are sums over processes."""
 
-from __future__ import annotations
-
 import copy
 import math
 import os
@@ -39,8 +37,7 @@ def shard(
     bodies += [critic.body for critic in critics if not isinstance(critic, MixedCritic)]
     for policy in bodies:
         check(policy)
-    kind = bodies[0].device.type
-    mesh = mesh_of(section.sharding, peers.size, kind)
+    mesh = mesh_of(section.sharding, peers.size, bodies[0].device.type)
     for policy in bodies:
         policy.shards = ShardedModel(policy, section, mesh, peers)
         policy.lean = False
@@ -135,8 +132,7 @@ class ShardedModel(Storage[Policy]):
         grads = [weight.grad for weight in parameters if weight.grad is not None]
         parts = [grad.to_local() for grad in grads if isinstance(grad, DTensor)]
         heads = [grad for grad in grads if not isinstance(grad, DTensor)]
-        copies = self._copies()
-        square = sum(float(part.double().square().sum()) for part in parts) / copies
+        square = sum(float(part.double().square().sum()) for part in parts) / self._copies()
         (sums,) = self._peers.add_numbers([{"square": square}])
         whole = sum(float(head.double().square().sum()) for head in heads)
         norm = math.sqrt(sums["square"] + whole) if math.isfinite(sums["square"]) else math.nan
@@ -161,8 +157,7 @@ class ShardedModel(Storage[Policy]):
 
     def _copies(self) -> int:
         """The number of processes that hold the same shard."""
-        weight = next(self._model.parameters())
-        mesh = weight.device_mesh
+        mesh = next(self._model.parameters()).device_mesh
         return mesh.size(0) if mesh.ndim > 1 else 1
 
     @torch.no_grad()

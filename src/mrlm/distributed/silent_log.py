@@ -1,15 +1,11 @@
 """The log of a process other than the main one: it keeps metrics in memory and writes no files."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from mrlm.core.episodes import Episode
 from mrlm.record.plan import RecordPlan
-from mrlm.tracking.payoffs import Payoffs
 from mrlm.tracking.run_log import RunLog
 
 
@@ -25,31 +21,13 @@ class SilentLog(RunLog):
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
         self._rows.append({"step": step, **metrics})
 
-    def episodes(
-        self,
-        step: int,
-        groups: Iterable[Iterable[Episode]],
-        opponents: Mapping[str, str] | None = None,
-    ) -> None:
+    def _nothing(self, *args: object, **named: object) -> None:
         pass
 
-    def payoffs(self, step: int, payoffs: Payoffs) -> None:
-        pass
+    episodes = payoffs = profile = progress = note = say = close = _nothing
 
     def back(self, step: int, state: dict[str, Any]) -> None:
         self._rows = [row for row in self._rows if row["step"] <= step]
-
-    def profile(self, row: Mapping[str, Any]) -> None:
-        pass
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        pass
 
     def messages(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -59,6 +37,3 @@ class SilentLog(RunLog):
 
     def history(self) -> list[dict[str, Any]]:
         return list(self._rows)
-
-    def close(self) -> None:
-        pass

@@ -1,7 +1,5 @@
 """An alarm: what a rule found in a run, with its evidence; a row of `alarms.jsonl`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

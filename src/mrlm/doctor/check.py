@@ -1,7 +1,5 @@
 """A line of a check-up before a run: what was looked at, and whether it is as it should be."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The known values of a metric, in bounded memory."""
 
-from __future__ import annotations
-
 import base64
 
 import numpy as np
@@ -51,7 +49,7 @@ class Column:
         return f"{self._known} {self._apart} {_text(values_kept[::2])}", _text(values_kept[1])
 
     @classmethod
-    def of(cls, places: str, values: str) -> Column:
+    def of(cls, places: str, values: str) -> "Column":
         """The column of a `record`."""
         column, (total, apart, where) = cls(), places.split(" ")
         column._known, column._apart = int(total), int(apart)

@@ -1,7 +1,5 @@
 """The examination of a run by all rules, step by step: while it trains, and of a run folder."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """The metrics of a run as columns, as far as they are known at a step."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Messages of agents in the recorded episodes of a step, as rules read them."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Whether a run makes progress: what distinguishes a solved task from a run that has stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

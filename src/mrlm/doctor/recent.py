@@ -1,7 +1,5 @@
 """The recorded episodes of the latest steps, and what rules compute of them once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar, cast, overload

@@ -1,7 +1,5 @@
 """The interface of rules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import ClassVar
 

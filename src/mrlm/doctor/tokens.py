@@ -1,7 +1,5 @@
 """Recorded tokens of training turns, as rules read them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

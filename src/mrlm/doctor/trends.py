@@ -1,7 +1,5 @@
 """Robust statistics of short series: levels, slopes and differences with their errors."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -6,8 +6,6 @@ so that the means weighted by the agents' shares of tokens are the policy's own 
 split into micro-batches, mini-batches and ranks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,8 +1,6 @@
 """Exact save and resume. A checkpoint is written to a temporary folder and renamed, with a digest
 of every file; a run resumes from the newest one that verifies."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Columns that a model computes for turns before credit assignment, each rank its part."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
@@ -41,8 +39,7 @@ def fill_columns(
         ]
         for turns, name, numbers in columns:
             write_column(turns, name, numbers.cpu().numpy())
-        shared = parts(samples, settings.peers.size, body.packed)
-        exchange_columns(settings.peers, shared, names)
+        exchange_columns(settings.peers, parts(samples, settings.peers.size, body.packed), names)
 
 
 def annotate(

@@ -1,7 +1,5 @@
 """Frozen policies that engines sample from: judges and opponents."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

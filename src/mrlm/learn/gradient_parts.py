@@ -1,8 +1,6 @@
 """The gradient of a shared policy by agent: which agent moves the weights, and whether two agents
 pull in the same direction (arXiv 2605.24202)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Joint updates of learners: policies on a shared base run through it in one pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from copy import copy
@@ -33,7 +31,7 @@ class Member(Protocol):
 
     def steps(
         self, samples: Sequence[Sample], algorithm: Algorithm, step: int, seed: int
-    ) -> Updating:
+    ) -> "Updating":
         """Updates the policy: yields its micro-batches and the ends of its optimiser steps."""
         ...
 
@@ -78,8 +76,7 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
     for entries in shared.values():
         for chosen in _loads(entries):
             places, several, passes = zip(*chosen, strict=True)
-            pass_losses = _through(several, passes)
-            losses |= dict(zip(places, pass_losses, strict=True))
+            losses |= dict(zip(places, _through(several, passes), strict=True))
             advance(sum(work.batch.num_sequences for work in several))
     return [losses[index] for index in range(len(works))]
 

@@ -1,7 +1,5 @@
 """The learner of one policy: annotates turns, computes the loss and steps the optimiser."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -152,8 +150,7 @@ class Learner(Trainee):
         are trained on.
 
         The first loss of a rollout starts its update: later ones use its log-probs and values as
-        the old ones (the ratio of PPO and GRPO), until `forget` is called or the rollout is
-        deleted.
+        the old ones (the ratio of PPO and GRPO), until `forget` is called or it is deleted.
 
         Args:
             rollouts: built by hand or by a `Generator`. A rollout with messages of several agents
@@ -236,8 +233,7 @@ class Learner(Trainee):
     def reveal(self, groups: Sequence[Group]) -> None:
         """Writes the prompts of a teacher that reads more on this policy's turns."""
         if self.spec.reveals:
-            policy = self.weights_of
-            reveal(groups, self.policy, self.chat, self.spec.reveals, policy.max_context)
+            reveal(groups, self.policy, self.chat, self.spec.reveals, self.weights_of.max_context)
 
     async def annotate(self, groups: Sequence[Group], needs: Iterable[str]) -> None:
         """Writes the columns in `needs` (of `ANNOTATED`) on this policy's turns."""
@@ -302,8 +298,7 @@ class Learner(Trainee):
             if agent not in present:
                 continue
             reseed()
-            loss_of = part_of(agent, algorithm.loss)
-            yield from self._backward(samples, totals, algorithm, loss_of)
+            yield from self._backward(samples, totals, algorithm, part_of(agent, algorithm.loss))
             yield StepSums(self.policy, parameters, {})
             parts[agent] = [parameter.grad for parameter in parameters]
         self.stepper.clear()

@@ -1,7 +1,5 @@
 """The loss of custom training loops: a scalar tensor with metrics."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -28,7 +26,7 @@ class LossTensor(Tensor):
     _metrics: Mapping[str, float] = MappingProxyType({})
 
     @classmethod
-    def of(cls, total: Tensor, metrics: Mapping[str, Tensor | float]) -> LossTensor:
+    def of(cls, total: Tensor, metrics: Mapping[str, Tensor | float]) -> "LossTensor":
         """A scalar, with its gradient function, as a loss with metrics."""
         loss = total.as_subclass(cls)
         loss._metrics = {name: float(value) for name, value in metrics.items()}
@@ -58,7 +56,7 @@ class LossTensor(Tensor):
     def __format__(self, format_spec: str) -> str:
         return format(self.detach().as_subclass(Tensor), format_spec)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> LossTensor:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LossTensor":
         return LossTensor.of(copy.deepcopy(self.as_subclass(Tensor), memo), self.metrics)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:

@@ -1,8 +1,6 @@
 """The parameters that an optimiser updates: float32 copies of weights in 16 bits, whose own steps
 would mostly round to nothing, and the split by weight decay."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Numbers of an update by name and agent, which add up over micro-batches, ranks and policies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ class Sum:
 
     value: Tensor | float = 0.0
 
-    def __add__(self, other: Sum) -> Sum:
+    def __add__(self, other: "Sum") -> "Sum":
         return Sum(self.value + other.value)
 
 
@@ -26,7 +24,7 @@ class Mean:
     total: Tensor | float = 0.0
     weight: float = 0.0
 
-    def __add__(self, other: Mean) -> Mean:
+    def __add__(self, other: "Mean") -> "Mean":
         return Mean(self.total + other.total, self.weight + other.weight)
 
     @property
@@ -41,7 +39,7 @@ class Max:
 
     value: float = -math.inf
 
-    def __add__(self, other: Max) -> Max:
+    def __add__(self, other: "Max") -> "Max":
         return Max(max(self.value, other.value))
 
 

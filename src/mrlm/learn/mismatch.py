@@ -5,8 +5,6 @@ with `r` the ratio of the trainer's to the sampler's token probability (k3 of
 http://joschu.net/blog/kl-approx.html). It is 0 if both agree, and never negative.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np

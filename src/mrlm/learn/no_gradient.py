@@ -1,7 +1,5 @@
 """The cause of a gradient of exactly 0, in steps of trainers and of custom loops."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Pure functions of losses and advantages, over flat vectors with one entry per trained token."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -143,8 +141,7 @@ def ppo_clip(
 ) -> Tensor:
     """`max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))` (N,) for ratios r and advantages A (N,):
     the pessimistic bound (PPO, arXiv 1707.06347, eq. 7). `clip_high` is `clip_low` if `None`.
-    `delta` caps the unclipped `r`, which bounds the loss for negative advantages (arXiv
-    2505.07291)."""
+    `delta` caps the unclipped `r`, bounding the loss for negative advantages (arXiv 2505.07291)."""
     high = clip_low if clip_high is None else clip_high
     held = ratio if delta is None else ratio.clamp(max=delta)
     return torch.maximum(-advantages * held, -advantages * ratio.clamp(1 - clip_low, 1 + high))

@@ -1,7 +1,5 @@
 """Optimisation of one policy: optimiser, learning rate, gradient clipping and loss scaling."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +14,7 @@ from torch import Tensor, nn
 
 from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.process_group import ALONE, Peers
-from mrlm.learn.adam import HostAdam, Moments, adam_step, moments_of
+from mrlm.learn.adam import HostAdam
 from mrlm.learn.critics.mixers import TeamValue
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.fast.repeatable import repeatable
@@ -48,8 +46,7 @@ class LearnerSettings:
         accumulation: minimum number of micro-batches per optimiser step.
         gradient_checkpointing: recompute activations instead of keeping them.
         dropout: whether dropout acts in updates; `None` is that of adapters alone.
-        max_nonfinite_steps: steps in a row with a non-finite loss or gradient after which training
-            stops.
+        max_nonfinite_steps: non-finite losses or gradients in a row after which training stops.
         gradient_shares: iterations between computations of a shared policy's gradient by agent; 0
             is never.
         dump_folder: destination of the batch that ended training.
@@ -124,7 +121,6 @@ class Stepper:
                 groups += [group | rates] if part else []
         self.optimizer: torch.optim.Optimizer = _optimizer(groups, settings, policy.storage.sharded)
         scaled = policy.precision == "fp16"
-        self._moments: Moments | None = None
         self.scaler: torch.amp.GradScaler = torch.amp.GradScaler(policy.device.type, enabled=scaled)
 
     def begin(self, step: int) -> float:
@@ -165,19 +161,10 @@ class Stepper:
     def step(self, apply: bool) -> None:
         """Updates the weights (unless `apply` is false) and clears gradients."""
         if apply:
-            self._apply()
+            self.scaler.step(self.optimizer)
         self.masters.round_back()
         self.scaler.update()
         self.clear()
-
-    def _apply(self) -> None:
-        complete = all(weight.grad is not None for weight in self.masters.optimized)
-        if complete and self._moments is not None:
-            adam_step(self.optimizer, self._moments)
-            return
-        self.scaler.step(self.optimizer)
-        if complete and not (self.scaler.is_enabled() or self.policy.storage.sharded):
-            self._moments = moments_of(self.optimizer)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON-able rest of the state; parameters are named by position."""
@@ -208,7 +195,6 @@ class Stepper:
         self.masters.load(copies)
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        self._moments = None
         if rest["scaler"]:
             self.scaler.load_state_dict(rest["scaler"])
 
@@ -224,19 +210,14 @@ def _optimizer(
     decoupled, betas = settings.optimizer == "adamw", settings.betas
     if settings.offload:
         return HostAdam(
-            groups,
-            betas=betas,
-            weight_decay=decay,
-            fused=True,
-            decoupled_weight_decay=decoupled,
+            groups, betas=betas, weight_decay=decay, fused=True, decoupled_weight_decay=decoupled
         )
     kind = torch.optim.AdamW if decoupled else torch.optim.Adam
     return kind(groups, betas=betas, weight_decay=decay, fused=True)
 
 
 class Trainee:
-    """Base of learners and critics: weights with their optimiser; `title` names them in
-    messages."""
+    """Base of learners and critics: weights and optimiser; `title` names them in messages."""
 
     rate: ClassVar[str] = "the learning rate"
     """The setting to lower if steps are not finite."""
@@ -356,8 +337,7 @@ def training_mode(policies: Sequence[Policy], checkpointing: bool) -> Iterator[N
     passes = [policy.lean_pass for policy in policies]
     with ExitStack() as modes:
         modes.enter_context(repeatable(device))
-        drops = any(map(random_forward, policies))
-        if drops and device.type != "cpu":
+        if any(map(random_forward, policies)) and device.type != "cpu":
             modes.enter_context(GENERATORS.drawing())
         if None in passes:
             modes.enter_context(update_mode(model, policies[0].dropout, checkpointing))

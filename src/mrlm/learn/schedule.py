@@ -1,8 +1,6 @@
 """Schedule of policy updates, and of the roles that policies play: a function of the iteration (and
 a seed), so that resuming needs no saved state."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +29,7 @@ class Schedule:
         order: update order of policies.
         turns: for `alternating`, the policies that update together, turn by turn.
         period: iterations of a turn.
-        swap_every: iterations after which the agents of `roles` exchange their policies; `None`:
-            never.
+        swap_every: iterations after which agents of `roles` exchange policies; `None`: never.
         roles: the agents that exchange them. Each swap assigns every role the policy of the next
             one (cyclically); `len(roles)` swaps restore the start.
 

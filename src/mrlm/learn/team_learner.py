@@ -1,7 +1,5 @@
 """Custom PyTorch loops for a team: one loss for all its policies and critics."""
 
-from __future__ import annotations
-
 import logging
 import math
 import random
@@ -47,10 +45,8 @@ class TeamLearner:
         agents: agent -> `(model, tokenizer)`, `(model, tokenizer, adapter)` of a PEFT model, or a
             `Policy`. Agents with the same model and adapter share one policy.
         algorithm: credit and loss.
-        trained: agents whose policies are trained; all if `None`. A critic of the team reads the
-            others too.
-        critic: `(model, tokenizer)` that initialises the critic of the team; the first agent's
-            model if `None`.
+        trained: agents that are trained; all if `None`. A critic of the team reads the others too.
+        critic: `(model, tokenizer)` of the critic of the team; the first agent's model if `None`.
         settings: sizes of micro-batches for annotation; not the optimiser.
         seed: of the order of policies and mini-batches in `losses`, and of a mixer's first weights.
 
@@ -97,14 +93,12 @@ class TeamLearner:
         if topology not in ("central", "mixed"):
             return [learner.critic for learner in self.learners if learner.critic is not None]
         copied = frozen_beside if topology == "mixed" else beside
-        first = self.learners[0].weights_of
-        body = copied(first) if model is None else as_policy("critic", model)
+        body = copied(self.learners[0].weights_of) if model is None else as_policy("critic", model)
         chats = {policy.name: policy.chat for policy in self.policy_of.values()}
         if topology == "central":
             return [CentralCritic(body, self.settings, chats)]
         agents = sorted(self._reader.trained)
-        mixing = self.spec.critic.mixing
-        return [MixedCritic(body, self.settings, chats, agents, mixing, self.seed)]
+        return [MixedCritic(body, self.settings, chats, agents, self.spec.critic.mixing, self.seed)]
 
     def parameters(self) -> list[nn.Parameter]:
         """The trainable parameters of the policies, their heads and the critics."""

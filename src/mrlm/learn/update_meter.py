@@ -1,7 +1,5 @@
 """The measurements of an update beside its loss."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Generator, Mapping, Sequence
 from itertools import compress

@@ -1,7 +1,5 @@
 """The relative change of the weights in an update, measured on a few thousand of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -50,8 +48,7 @@ def _on_host(entries: Sequence[Tensor]) -> Tensor:
 
 
 def _entries(weight: Tensor) -> Tensor:
-    """Some entries of a parameter (entries,): of a sharded one those of the whole that are on this
-    rank."""
+    """Some entries of a parameter (entries,): of a sharded one those on this rank."""
     apart = weight.numel() // ENTRIES | 1  # odd, so that it is no multiple of a row
     if not is_cut(weight):
         return weight.detach().reshape(-1)[::apart]
@@ -60,8 +57,7 @@ def _entries(weight: Tensor) -> Tensor:
 
 
 def _offset(weight: Tensor) -> int:
-    """Number of entries of a sharded parameter before those of this rank. Shards are runs of
-    rows."""
+    """Entries of a sharded parameter before those of this rank. Shards are runs of rows."""
     cut: Any = weight
     rows, before = len(weight), 0
     for axis, placement in enumerate(cut.placements):

@@ -1,7 +1,4 @@
-"""Communication between devices in a step: gradients, shards of weights, new weights for
-engines."""
-
-from __future__ import annotations
+"""Communication between devices in a step: gradients, shards, new weights for engines."""
 
 import math
 from dataclasses import dataclass

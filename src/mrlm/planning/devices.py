@@ -1,7 +1,4 @@
-"""Peak figures of processors: a table of public datasheets, a measurement of this machine, or a
-user's file."""
-
-from __future__ import annotations
+"""Peaks of processors: from datasheets, a measurement of this machine, or a user's file."""
 
 import functools
 import time
@@ -51,7 +48,7 @@ class Device:
         """Operations per second in a type of so many bytes."""
         return self.fp32 if computed == 4 else self.bf16
 
-    def among(self, count: int) -> Device:
+    def among(self, count: int) -> "Device":
         """The part of it that each of `count` processes of a node has."""
         if not self.shared or count == 1:
             return self

@@ -1,8 +1,6 @@
 """Estimates of one step on a number of devices: placement, memory, time; and the same for every
 number of devices up to a thousand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 
@@ -72,7 +70,7 @@ class Estimate:
 
 
 def estimate(
-    plan: Plan, lengths: Lengths, device: Device, placement: Place, needs: Needs, max_lag: int = 0
+    plan: Plan, lengths: Lengths, device: Device, placement: Place, needs: "Needs", max_lag: int = 0
 ) -> Estimate:
     """Estimate a step with a placement; playing may be `max_lag` iterations ahead."""
     device = device.among(placement.inside)

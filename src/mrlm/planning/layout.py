@@ -1,7 +1,5 @@
 """Placement of the parts of a run, and their memory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -61,12 +59,7 @@ class Place:
 
 
 def placed_memory(
-    learning: Share,
-    playing: Share,
-    strategy: str,
-    placement: Place,
-    ring: Ring,
-    ahead: bool,
+    learning: Share, playing: Share, strategy: str, placement: Place, ring: Ring, ahead: bool
 ) -> tuple[dict[str, dict[str, int]], int, float]:
     """Bytes on the device that needs most, its peak bytes, and the memory left for keys and values
     on a device that samples. `ahead`: episodes are played during training, so that engines have

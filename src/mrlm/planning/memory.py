@@ -1,8 +1,6 @@
 """Memory of a step, part by part: permanent parts, those of training, and those of sampling. The
 latter two are never needed at the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -150,8 +148,7 @@ def model_bytes(weights: WeightSizes, job: MemoryLoad) -> int:
 
 
 def peak(memory: Mapping[str, Mapping[str, int]]) -> int:
-    """Peak bytes of all policies: policies train one after the other, and sampling has ended by
-    then."""
+    """Peak bytes of all policies: they train one after another, and sampling has ended by then."""
     learning = max((_sum(parts, LEARNING) for parts in memory.values()), default=0)
     learning = max(learning, *(_sum(parts, REDUCING) for parts in memory.values()), 0)
     playing = sum(_sum(parts, PLAYING) for parts in memory.values())
@@ -191,8 +188,7 @@ def tokens_in(
     tokens = MOST_TOKENS
 
     def taken() -> int:
-        kept = activations(shape, tokens, computed, checkpointing)
-        return kept + logits(shape, tokens, lean)
+        return activations(shape, tokens, computed, checkpointing) + logits(shape, tokens, lean)
 
     while tokens > LEAST_TOKENS and taken() > size:
         tokens //= 2

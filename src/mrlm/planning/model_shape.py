@@ -1,8 +1,6 @@
 """The shape of a model, for memory estimates: read from its folder without loading it, or that of a
 public model by name or size, for plans on machines without the model."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

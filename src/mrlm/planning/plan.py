@@ -47,13 +47,11 @@ class Plan:
         retrained: of these the ones with a trained turn.
         calls: most completions of an episode, if the workflow declares them; else one per agent and
             joint step.
-        parts: most training sequences of an episode, if the workflow declares them; else one per
-            agent.
+        parts: most sequences of an episode, if the workflow declares them; else one per agent.
         model_calls: most completions per iteration (0 when training on rows).
         sequences: most training sequences per iteration, over all policies.
         policies: number of trained policies.
-        minibatches, epochs: their product is the number of optimizer steps per iteration and
-            policy.
+        minibatches, epochs: their product is the optimizer steps per iteration and policy.
         microbatches: least number of forward and backward passes per optimizer step.
         tokens: tokens of the longest sequence, as far as it is known.
         memory: policy -> part -> bytes.
@@ -250,8 +248,7 @@ def _bounded(plan: Plan) -> list[str]:
     whole = replace(plan.job, most_keys=None)
     for policy in plan.weights:
         needed = parts_of(policy, whole).get("kv_cache", 0)
-        held = plan.memory[policy.name].get("kv_cache", 0)
-        if held < needed:
+        if plan.memory[policy.name].get("kv_cache", 0) < needed:
             notes.append(
                 f"keys and values of all rows of {policy.name} would take {size_text(needed)}; "
                 "rows wait until they fit into engine.kv_mib"
@@ -263,13 +260,12 @@ def _record_of(config: ExperimentConfig, plan: Plan, spec: Spec) -> RecordSize |
     if plan.rows:
         return None
     episodes = plan.episodes // plan.tasks * (1 + spec.sampling.refills)
-    calls = plan.calls or plan.agents * plan.turns
     return record_size(
         config,
         spec.columns,
         groups=plan.tasks,
         episodes=episodes,
-        calls=calls,
+        calls=plan.calls or plan.agents * plan.turns,
         iterations=plan.iterations,
     )
 

@@ -1,8 +1,6 @@
 """The weights of a run: policies with weights of their own, adapters on shared bases, and their
 references, critics and opponents."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """The efficiency that is reached of a processor's peak; meanings and sources of the constants are
 in `rates.yaml`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,8 +65,7 @@ def reached(device: Device, computed: int, share: float, hidden: int = 0) -> flo
 
 
 def attention_peak(device: Device, computed: int) -> float:
-    """Operations per second of which attention reaches its share; on a CPU it is computed in
-    float32."""
+    """Operations per second that attention has a share of; on a CPU it is computed in float32."""
     return device.fp32 if device.shared else device.peak(computed)
 
 

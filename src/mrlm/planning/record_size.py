@@ -1,7 +1,5 @@
 """The size of a run's record before it starts: an upper bound from its settings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import dataclass

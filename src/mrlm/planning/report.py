@@ -1,7 +1,5 @@
 """Output of a plan: text for people, JSON for programs, and the command that starts the run."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict

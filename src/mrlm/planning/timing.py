@@ -1,7 +1,4 @@
-"""Seconds of a step, part by part, on one of several devices: each part takes as long as its
-bottleneck."""
-
-from __future__ import annotations
+"""Seconds of a step, part by part, on one of several devices: each as long as its bottleneck."""
 
 import math
 from collections.abc import Sequence
@@ -27,8 +24,7 @@ class Lengths:
         latency: seconds the environment takes for a joint step.
         engine: `lean`, in the same process, or `vllm`, a server.
         again: observation tokens between two turns of an agent.
-        apart: tokens of a prompt that differ between siblings, since an agent reads what others
-            wrote.
+        apart: tokens of a prompt that differ between siblings: an agent reads what others wrote.
     """
 
     prompt: int

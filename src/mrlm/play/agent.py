@@ -1,8 +1,6 @@
 """The agents of an episode, independent of the model, of each other, and of training. `await
 agent.act(messages)` requests a completion from the agent's policy and records the turn."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from bisect import insort
@@ -25,8 +23,7 @@ Ask = Callable[[str, Sequence[Message]], str]
 
 
 class PromptTooLong(MRLMError):
-    """The conversation exceeds the limit: the episode ends as truncated; no text is dropped
-    silently."""
+    """The conversation exceeds the limit: it ends as truncated; no text is dropped silently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,7 @@ class AgentSettings:
     trained: bool = True
     sampler: str | None = None
 
-    def greedy(self) -> AgentSettings:
+    def greedy(self) -> "AgentSettings":
         """A copy with greedy decoding."""
         return replace(self, sampling=replace(self.sampling, temperature=0.0))
 
@@ -77,8 +74,7 @@ def seed_of(key: Key) -> int:
 
 @lru_cache(maxsize=8)
 def shuffled(key: Key, count: int) -> np.ndarray:
-    """The numbers below `count` in an order that depends only on the key; made once, not to be
-    changed."""
+    """The numbers below `count` in an order of the key alone; made once, not to be changed."""
     return np.random.Generator(np.random.Philox(seed_of(key))).permutation(count)
 
 
@@ -112,8 +108,7 @@ class Agent:
 
         Args:
             messages: the whole conversation from the view of this agent. Its own earlier messages
-                keep the tokens they were sampled with; messages of other agents become user
-                messages.
+                keep the tokens they were sampled with; those of other agents become user messages.
             **sampling: overrides of the sampling parameters for this call.
 
         Returns:
@@ -176,8 +171,7 @@ class Agent:
         return size > limit and chat is not None and size > limit * chat.longest_token
 
     def _prompt(self, seen: Sequence[Message]) -> Prompt:
-        """The prompt: the whole conversation in ids, or, for a policy behind an API, only its new
-        text.
+        """The prompt: the conversation in ids, or, for a policy behind an API, only its new text.
 
         Raises:
             EpisodeError: a message is no text.
@@ -224,7 +218,7 @@ class Agent:
         """The key of its copy in a branch."""
         return (*self.key, f"fork {depth}.{branch}")
 
-    def fork(self, episode: Episode, branch: int) -> Agent:
+    def fork(self, episode: Episode, branch: int) -> "Agent":
         """A copy of the agent in a forked episode: it keeps its history, and its next message is
         sampled again. Earlier turns are copied there and not trained on."""
         twin = copy.copy(self)
@@ -288,7 +282,7 @@ class Agents(dict[str, Agent]):
     """The agents of an episode by name: `agents["writer"]`, `agents.writer`, or in order with
     `list(agents.values())`."""
 
-    def fork(self, episode: Episode, branch: int) -> Agents:
+    def fork(self, episode: Episode, branch: int) -> "Agents":
         return Agents({name: agent.fork(episode, branch) for name, agent in self.items()})
 
     def __getattr__(self, name: str) -> Agent:

@@ -1,7 +1,5 @@
 """Recording of the boards of episodes, where they change."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Hashable
 

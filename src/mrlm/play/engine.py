@@ -1,8 +1,6 @@
 """The `Engine` protocol for samplers of token ids, and the batcher that joins the concurrent
 requests of agents into one call."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -29,8 +27,7 @@ class Request:
         sampling: sampling parameters.
         seed: 64-bit seed of this request.
         key: canonical position; a batch is sorted by it.
-        messages: the conversation that was rendered as `prompt_ids`; the only prompt of a policy
-            behind an API.
+        messages: the conversation behind `prompt_ids`; the only prompt of a policy behind an API.
     """
 
     policy: str
@@ -71,8 +68,7 @@ class LocalEngine(Engine, Protocol):
     """An engine in the learner's process, which compares weights with the learner's."""
 
     def holds(self, policy: str, weights: object) -> bool:
-        """Whether it samples with exactly these weights, bit by bit; `False` if only samples can
-        tell."""
+        """Whether it samples with these weights, bit by bit; `False` if only samples can tell."""
         ...
 
 
@@ -204,8 +200,7 @@ class Batcher:
     """Iterations of the event loop without a new request after which all agents are taken to be
     waiting."""
     SETTLED_TICKS = 16
-    """Iterations of the event loop after which a resumed agent has reached its next call, or its
-    end."""
+    """Iterations of the event loop until a resumed agent has reached its next call, or end."""
 
     def __init__(self, engines: Mapping[str, Engine], timeout: float, pulse: ExternalCalls) -> None:
         self.engines = engines

@@ -1,8 +1,6 @@
 """The prompts between two turns, written by a user's function: the `external_transition` of CoMLRL.
 Independent of its callers."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -59,10 +57,10 @@ class Transition:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Transition) and other.function == self.function
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Transition:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Transition":
         return self
 
-    async def __call__(self, dialogue: Dialogue, prompt: str, task: str) -> dict[str, Any]:
+    async def __call__(self, dialogue: "Dialogue", prompt: str, task: str) -> dict[str, Any]:
         """The prompts of the next turn: agent -> text or messages.
 
         Args:
@@ -75,10 +73,9 @@ class Transition:
         """
         agents = dialogue.agents
         prompt_lists, answer_lists = copy.deepcopy((dialogue.prompts, dialogue.answers))
-        last = [texts[-1] if texts else "" for texts in answer_lists.values()]
         arguments = (
             prompt,
-            last,
+            [texts[-1] if texts else "" for texts in answer_lists.values()],
             len(agents),
             list(prompt_lists.values()),
             list(answer_lists.values()),
@@ -180,7 +177,7 @@ class Turning:
         replaces = self.transition_mode == "replace"
         self.formatted: bool = replaces and not self.external_prompt_passthrough
 
-    def joined(self, others: Mapping[str, Any]) -> Turning:
+    def joined(self, others: Mapping[str, Any]) -> "Turning":
         """These settings, with defaults replaced by those of the workflow.
 
         Raises:

@@ -1,8 +1,6 @@
 """The log of failed episodes: each kind of failure once, with the user's stack frames. The record
 of every episode has its own error."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Hashable, Sequence
 

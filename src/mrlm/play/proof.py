@@ -1,7 +1,5 @@
 """Proof that the rows of an environment can be played: its expert is rewarded for each of them."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import importlib.metadata
@@ -23,8 +21,7 @@ from mrlm.core.types import Message, Role, StepResult
 log: logging.Logger = logging.getLogger("mrlm")
 
 SAMPLE = 1_000
-"""Most rows of a split that are proved when a run starts, spread evenly; `mrlm data check` proves
-all."""
+"""Most rows of a split proved when a run starts, spread evenly; `mrlm data check` proves all."""
 AT_ONCE = 8
 MOST_STEPS = 50
 SHOWN = 3
@@ -68,13 +65,6 @@ class Provable(Protocol):
         ...
 
 
-@runtime_checkable
-class Wrapper(Protocol):
-    """An environment around another one, whose rows it plays."""
-
-    environment: object
-
-
 @dataclass(slots=True)
 class Proof:
     """The result of playing the rows of a split with the expert.
@@ -112,8 +102,7 @@ def proved(env: Environment, split: Split, most: int | None = SAMPLE) -> Proof:
         return Proof(**stored, problems=problems)
     results = run_async(_played(env, split, places))
     problems = {index: result for index, result in results.items() if result}
-    silent = sum(result is None for result in results.values())
-    proof = Proof(count, number, silent, problems)
+    proof = Proof(count, number, sum(result is None for result in results.values()), problems)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_name(f"{file.name}.{os.getpid()}")
@@ -134,8 +123,8 @@ def check_rows(env: Environment, where: str, slow: bool = True) -> None:
         DataError: the expert is not rewarded for some row, and `on_bad_row` is not `skip`, which
             leaves such rows out; or no row remains.
     """
-    while isinstance(env, Wrapper) and isinstance(env.environment, Environment):
-        env = env.environment
+    while isinstance(inside := getattr(env, "environment", None), Environment):
+        env = inside  # it plays the rows of another one
     if not isinstance(env, Provable) or env.expert_return is None:
         return
     table = env.row_table

@@ -1,8 +1,6 @@
 """Booking of the rewards of joint steps: on the turns of agents, in the metrics of an episode, and
 as the reward of the team."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal

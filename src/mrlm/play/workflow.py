@@ -1,8 +1,6 @@
 """The workflow interface: plain async Python over named agents and an environment. It defines who
 speaks and who sees what, independent of models and algorithms."""
 
-from __future__ import annotations
-
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,8 +19,7 @@ WorkflowFunction = Callable[[Task, Agents, EpisodeRunner], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class WorkflowSpec:
-    """The capabilities of a workflow, read before any episode. The defaults are those of a plain
-    function.
+    """The capabilities of a workflow, read before any episode. Defaults are of a plain function.
 
     Args:
         branches: continuations of an episode after a joint step (`env.fork`); above 1 the episodes
@@ -85,8 +82,7 @@ class Workflow(ABC):
         return None
 
     def sequences(self, agents: int, turns: int) -> int | None:
-        """Most training sequences of these calls; `None`: the turns of an agent form one
-        sequence."""
+        """Most training sequences of these calls; `None`: turns of an agent form one sequence."""
         return None
 
     def check_size(self, group_size: int, turns: int) -> None:
@@ -101,7 +97,7 @@ class Workflow(ABC):
         """The settings of `TURN_SETTINGS`, for an environment without turn rules of its own."""
         return {**TURN_SETTINGS, "max_turns": self.max_turns}
 
-    def with_turn_settings(self, settings: Mapping[str, object]) -> Workflow:
+    def with_turn_settings(self, settings: Mapping[str, object]) -> "Workflow":
         """A copy with other turn settings; only for a workflow with `spec.transitions`."""
         raise NotImplementedError(f"workflow {self.label} has no turn settings")
 
@@ -125,8 +121,7 @@ DECLARED = ("spec", "agents", "max_turns", "completions", "sequences", "check_si
 
 
 AnyWorkflow = Workflow | WorkflowFunction | type[object]
-"""The forms of a workflow that users may pass: an instance, a plain function, or a class of
-either."""
+"""The forms of a workflow that users pass: an instance, a plain function, or a class of either."""
 
 
 def as_workflow(workflow: AnyWorkflow, settings: Mapping[str, object] | None = None) -> Workflow:
@@ -137,8 +132,7 @@ def as_workflow(workflow: AnyWorkflow, settings: Mapping[str, object] | None = N
         settings: arguments of the class.
 
     Raises:
-        ConfigError: it is not callable, or its class declares attributes that only a `Workflow` may
-            declare.
+        ConfigError: it is not callable, or its class declares what only a `Workflow` may declare.
     """
     made = workflow(**(settings or {})) if inspect.isclass(workflow) else workflow
     if isinstance(made, Workflow):

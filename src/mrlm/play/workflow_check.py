@@ -1,7 +1,5 @@
 """`check_workflow`: a test of a workflow without a model, before a run."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,13 +14,7 @@ from mrlm.play.agent import AgentSettings
 from mrlm.play.failure_log import AllFailedError
 from mrlm.play.sources.play import Play
 from mrlm.play.sources.task_sampler import EnvironmentSpec
-from mrlm.play.workflow import (
-    AnyWorkflow,
-    FunctionWorkflow,
-    Workflow,
-    as_workflow,
-    not_a_workflow,
-)
+from mrlm.play.workflow import AnyWorkflow, FunctionWorkflow, Workflow, as_workflow, not_a_workflow
 
 Answers = str | Mapping[str, str] | Callable[[str, Sequence[Message]], str]
 

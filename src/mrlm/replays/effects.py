@@ -1,8 +1,6 @@
 """Estimates from branches of an episode: the outcome if a turn or an agent were different, and
 Shapley values of agents."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +24,9 @@ class MeanEstimate:
     n: int
 
     @classmethod
-    def of(cls, values: Sequence[float], limits: tuple[float, float] | None = None) -> MeanEstimate:
+    def of(
+        cls, values: Sequence[float], limits: tuple[float, float] | None = None
+    ) -> "MeanEstimate":
         """The estimate from independent values: Wilson's interval where all are at one of two
         limits, such as failure and success, else Student's."""
         if limits is not None and values and all(value in limits for value in values):
@@ -37,7 +37,7 @@ class MeanEstimate:
         mean, lower, upper = (None if math.isnan(end) else end for end in mean_interval(values))
         return cls(mean, lower, upper, len(values))
 
-    def from_(self, value: float | None) -> MeanEstimate:
+    def from_(self, value: float | None) -> "MeanEstimate":
         """The estimate of `value` minus this one."""
         if value is None:
             return MeanEstimate(None, None, None, self.n)

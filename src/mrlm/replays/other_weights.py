@@ -55,8 +55,7 @@ def load_beside(run: Run, folders: Mapping[str, Path], suffix: str) -> dict[str,
         Name of the copy -> its engine.
 
     Raises:
-        ConfigError: the engine is a server, which takes no further policies; or the weights do not
-            fit.
+        ConfigError: the engine is a server, which takes no more; or the weights do not fit.
     """
     if run.config.engine.of_server() or "policies" not in check_engine(run.config)[1]:
         raise ConfigError(

@@ -23,8 +23,7 @@ def play_from(
     parts: LiveObjects | None = None,
 ) -> list[Branch]:
     """Play on from a turn of a recorded episode. Turns before it are exactly those of the record;
-    concurrent ones too. For several calls on one episode use a `ForkSession`, which rebuilds the
-    run once.
+    concurrent ones too. For several calls use a `ForkSession`, which rebuilds the run once.
 
     Args:
         run: a run folder, or that of a stage.
@@ -42,8 +41,7 @@ def play_from(
         parts: live objects that replaced sections of the config, in their initial state.
 
     Raises:
-        ConfigError: the episode or turn does not exist, the weights do not, or the run cannot be
-            rebuilt.
+        ConfigError: the episode, turn or weights do not exist, or the run cannot be rebuilt.
     """
     with ForkSession(run, episode, step, parts=parts) as session:
         return session.play_from(

@@ -191,8 +191,7 @@ def rebuilt(
     origin: Path | None,
     workdir: Path,
 ) -> tuple[Run, list[str]]:
-    """A run again, in another folder and from a checkpoint; and notes on its policies behind an
-    API."""
+    """A run again, in another folder and from a checkpoint; notes on policies behind an API."""
     models = _with_models(folder, parts, watch)
     made = build(_quiet(config, workdir / "run"), models, origin, checked=False)
     unlock(made.folder)  # no other process knows it

@@ -1,5 +1,4 @@
-"""Recorded completions of policies behind an API, for the re-execution of a run: no API is
-called."""
+"""Recorded completions of policies behind an API, to re-execute a run: no API is called."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -61,8 +60,7 @@ class Recorded:
         raise EngineError(f"policy {self.policy!r} did not answer when the episode was played")
 
     def _episodes(self, key: Key) -> list[str]:
-        """The logged episodes that a request may belong to: forks are identified by the branches
-        taken."""
+        """The logged episodes that a request may be of: forks are told by the branches taken."""
         forks = [str(part).rpartition(".")[2] for part in key if str(part).startswith("fork ")]
         stem = "/".join(str(part) for part in key[1:-2] if not str(part).startswith("fork "))
         named = [name for name, step in self._words if step in (None, self._run.step)]

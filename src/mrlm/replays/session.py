@@ -60,8 +60,7 @@ class Branch:
     Args:
         row: the row of the episode, as in the record (schema 2), under an id of its own.
         episode: the episode.
-        origin: where it comes from: `run`, `episode`, `step`, `agent`, `turn`, `number`, `change`
-            and `weights`.
+        origin: its `run`, `episode`, `step`, `agent`, `turn`, `number`, `change` and `weights`.
     """
 
     row: dict[str, Any]
@@ -79,8 +78,7 @@ class Branch:
 
 
 class ForkSession:
-    """A rebuilt run, from which branches of one episode are played. The run's folder is not
-    changed.
+    """A rebuilt run, from which branches of an episode are played. The run's folder is not changed.
 
     Args:
         run: a run folder, or that of a stage.
@@ -191,8 +189,7 @@ class ForkSession:
         return [location for _, location in sorted(ordered)]
 
     def when(self, location: TurnPlace) -> tuple[int, int]:
-        """(joint step, turns taken before it there) of a recorded turn; concurrent turns have the
-        same."""
+        """(joint step, turns taken before it there) of a turn; concurrent ones have the same."""
         turns = self.row["agents"][location[0]]["turns"]
         return next((t["step"], t["order"]) for t in turns if t["index"] == location[1])
 

@@ -1,7 +1,5 @@
 """Callbacks of transformers' trainers as callbacks of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Checks of the first step: a cause that would silently corrupt a run becomes a named error, or a
 warning with the fix."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -33,8 +31,7 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
     """Checks the first groups before anything is trained on them.
 
     Raises:
-        CheckError: with `training.checks=error`, the first problem. With `warn` all are logged
-            instead.
+        CheckError: with `training.checks=error`, the first; with `warn` all are logged instead.
     """
     for learner in run.learners:
         samples = samples_of(groups, learner.policy, credited=False)[:PROBE]

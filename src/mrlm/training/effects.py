@@ -1,8 +1,6 @@
 """The influence of messages on the agents that read them, and the effects of agents as metrics of
 an evaluation: its episodes are replayed with messages left empty."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
@@ -18,14 +16,7 @@ from mrlm.learn import ops
 from mrlm.learn.data.batch import merge, pack
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine
-from mrlm.play.sources.branches import (
-    Branches,
-    EpisodePlace,
-    Past,
-    Script,
-    TurnPlace,
-    past_of,
-)
+from mrlm.play.sources.branches import Branches, EpisodePlace, Past, Script, TurnPlace, past_of
 from mrlm.training.run import Run
 
 log = logging.getLogger(__name__)
@@ -170,10 +161,9 @@ async def _effects(
         if not branch.failed and branch.scored
     ]
     for position, branch in zip(messages, branches[len(agents) :], strict=True):
-        values = influences(episode, branch, position, past, policies, READ)
         metrics += [
             (f"influence/{position[0]}/{other}", value)
-            for other, value in values.items()
+            for other, value in influences(episode, branch, position, past, policies, READ).items()
             if value is not None
         ]
         silent = {(turn.agent, turn.index): turn for turn in branch.turns}

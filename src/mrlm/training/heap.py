@@ -1,7 +1,5 @@
 """The cyclic garbage collector while a run trains."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """`inputs.json` of a run folder: the paths and digests of the data when the run began, so that a
 run is not resumed with other data and a moved folder finds data that did not move."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

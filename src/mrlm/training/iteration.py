@@ -1,7 +1,5 @@
 """The parts of an iteration: rollouts, credit, update; and evaluation on held-out tasks."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence
@@ -19,12 +17,7 @@ from mrlm.play.engine import rest
 from mrlm.selfplay.opponent_pool import mean_scores
 from mrlm.tracking.payoffs import Payoffs
 from mrlm.training.effects import effect_metrics
-from mrlm.training.metrics import (
-    api_metrics,
-    credit_metrics,
-    distinct_metrics,
-    episode_metrics,
-)
+from mrlm.training.metrics import api_metrics, credit_metrics, distinct_metrics, episode_metrics
 from mrlm.training.run import Phase, Run
 from mrlm.training.weight_proof import prove
 

@@ -1,7 +1,5 @@
 """Metrics of episodes under the field's names, for the team, each agent and each environment."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -75,8 +73,7 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Metrics of credit: mean and spread of each agent's advantages, the share of its trained turns
     with advantage 0 (`advantage/<agent>/zero`; at 1 nothing is trained), and its share of the
     trained tokens. With several agents also over all trained tokens (`advantage/mean`), and with
-    several policies of each (`advantage/<policy>/mean`); an agent's numbers keep a name that both
-    have."""
+    several policies of each (`advantage/<policy>/mean`); the agent's keep a name that both have."""
     agents: dict[str, list[Turn]] = {}
     policies: dict[str, list[Turn]] = {}
     for turn in _credited(groups):

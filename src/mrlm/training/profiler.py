@@ -1,7 +1,5 @@
 """Profile of a run: time by phase and agent, a line per step in its folder, a table at the end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack

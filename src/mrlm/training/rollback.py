@@ -2,8 +2,6 @@
 good checkpoint and continues with a lower learning rate. The decision is written to the run folder
 before anything else changes, so that a run that is killed meanwhile repeats it."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import asdict, dataclass
@@ -43,8 +41,7 @@ class Rollback:
 
 
 def rollbacks(folder: Path) -> list[Rollback]:
-    """The rollbacks on a run's current course, in order, without those that a later rollback
-    undid."""
+    """The rollbacks on a run's current course, in order, without those that a later one undid."""
     try:
         rows = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -93,8 +90,7 @@ def go_back(folder: Path, step: int, done: int, allowed: int, error: NonFiniteEr
             continue
         state = read_state(checkpoint)
         rows = [*state["learners"].values(), *state["critics"].values()]
-        finite = all(row["nonfinite"] == 0 for row in rows)
-        if step_of(checkpoint) <= step and finite:
+        if step_of(checkpoint) <= step and all(row["nonfinite"] == 0 for row in rows):
             if step_of(checkpoint) != last or _recorded(state) >= done:
                 break
             log.warning("continuing from %s failed again; trying an older checkpoint", checkpoint)
@@ -122,8 +118,7 @@ def settle(folder: Path, step: int | None = None) -> None:
     if not history:
         return
     if step is not None and history[-1].to > step:
-        entries = [asdict(entry) for entry in history if entry.to <= step]
-        write_json(folder / FILE, entries)
+        write_json(folder / FILE, [asdict(entry) for entry in history if entry.to <= step])
     else:
         _remove_abandoned(folder, history[-1])
 

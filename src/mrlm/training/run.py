@@ -34,8 +34,7 @@ class Callback:
     run after the current step, with everything saved. Where several processes train together each
     calls all of them; `run.peers.main` is true in exactly one.
 
-    In all methods `run` is the state of the run, and `metrics` are name -> value, as in
-    `metrics.jsonl`."""
+    `run` is the state of the run, `metrics` are name -> value, as in `metrics.jsonl`."""
 
     def on_train_begin(self, run: Run) -> None:
         """Called before the first step."""
@@ -68,10 +67,7 @@ class Placement:
     """Whether weights are in this process, and are there as long as it is."""
 
     async def update(
-        self,
-        jobs: Sequence[tuple[Learner, Sequence[Sample], int]],
-        algorithm: Algorithm,
-        step: int,
+        self, jobs: Sequence[tuple[Learner, Sequence[Sample], int]], algorithm: Algorithm, step: int
     ) -> list[Measured]:
         """Updates the learners of a stage; arguments are those of `update_together`."""
         return await update_together(jobs, algorithm, step)
@@ -86,8 +82,7 @@ class Placement:
         return list(find(learner, samples))
 
     def recover(self, run: Run, lost: WorkerLost) -> None:
-        """Repairs a run that lost a worker, so that its loop can continue from the last
-        checkpoint.
+        """Repairs a run that lost a worker, so that it can continue from the last checkpoint.
 
         Raises:
             TrainingError: it cannot.

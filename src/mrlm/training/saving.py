@@ -1,7 +1,5 @@
 """Checkpoints of a run: their content, how a run continues from one, and rollbacks."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -94,8 +92,7 @@ def restore(run: Run, folder: Path) -> None:
         shards_of = CheckpointReader(folder)
     state = read_checkpoint(folder, run.learners, run.critics, shards_of)
     run.step, run.tokens = state["step"], state["parts"]["run"]["tokens"]
-    recorded = state["parts"]["run"].get("rollbacks", 0)
-    run.ease(count_at(folder.parent, run.step, recorded))
+    run.ease(count_at(folder.parent, run.step, state["parts"]["run"].get("rollbacks", 0)))
     run.source.load_state_dict(state["parts"]["source"])
     run.algorithm.load_state_dict(state["parts"]["algorithm"])
     if "population" in state["parts"]:

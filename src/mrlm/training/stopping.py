@@ -1,7 +1,5 @@
 """Reactions to evaluations: ending a run that no longer improves, and keeping its best policies."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -80,8 +78,7 @@ class EarlyStopping(Callback):
 
 
 class KeepBest(Callback):
-    """Writes the policies of the best evaluation so far into `best/`, and its step and value into
-    `best.json`.
+    """Writes the policies of the best evaluation into `best/`, its step and value into `best.json`.
 
     Args:
         metric: of evaluations; larger is better.

@@ -8,8 +8,6 @@ The tokens are sampled by the route of episodes: through the server, its caches 
 steps. A prefill of the whole text would not test cached prompts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random
@@ -70,8 +68,7 @@ async def exchange(
         groups: the latest training data: the proof uses its tokens, whose weights moved.
 
     Raises:
-        CheckError: with `training.checks=error`, an engine samples with other weights than the
-            trained ones.
+        CheckError: with `training.checks=error`, an engine has other weights than the trained ones.
     """
     await _load(run, learners)
     if run.source.samples:
@@ -133,8 +130,7 @@ async def gaps(
     run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
 ) -> list[Gap]:
     """Differences between engines and learners, for every engine that has weights, over all
-    processes. Arguments as those of `exchange`; `attempt` counts earlier proofs of the same
-    weights."""
+    processes. Arguments of `exchange`; `attempt` counts earlier proofs of the same weights."""
     limits = {
         member.policy: run.engines[member.policy].tolerance(member.policy) for member in learners
     }

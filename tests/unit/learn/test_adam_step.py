@@ -1,4 +1,4 @@
-"""Steps on known moments are those of `torch.optim`, bit by bit."""
+"""Steps are those of `torch.optim`, bit by bit."""
 
 import copy
 import json

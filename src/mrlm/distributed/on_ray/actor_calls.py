@@ -1,8 +1,6 @@
 """Calls of Ray actors. A caller does not notice when an actor is replaced. An error in a worker is
 raised here with its own type; a worker that is gone is a `WorkerLost`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,13 +32,13 @@ class WorkerSlot:
     arguments: tuple[Any, ...]
     pool: ActorPool
     max_restarts: int
-    taught: Callable[[WorkerSlot], None] | None = None
+    taught: "Callable[[WorkerSlot], None] | None" = None
     restarts: int = field(default=0, init=False)
     """Times that its worker was lost."""
     handle: Any = field(default=None, init=False)
 
     @property
-    def members(self) -> list[WorkerSlot]:
+    def members(self) -> "list[WorkerSlot]":
         """The workers behind this one: itself, unless it is a worker group."""
         return [self]
 

@@ -1,8 +1,6 @@
 """The Ray cluster: connecting to it, and reserving resource pools on it. Missing resources are a
 named error within seconds instead of an endless wait."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -96,7 +94,7 @@ def host_here() -> str:
 
 
 def shares(
-    weights: int, environments: int, pools: Sequence[ActorPool]
+    weights: int, environments: int, pools: "Sequence[ActorPool]"
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The default resources of a worker with weights and of one with environments: a whole CPU and
     accelerator each of those that `pools` leave, or less if there are fewer than workers."""

@@ -1,8 +1,6 @@
 """Groups of workers that train one policy with data parallelism: each holds the whole model and
 trains on its share of every batch, as with `torchrun`. A group is called like one worker."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NoReturn
 

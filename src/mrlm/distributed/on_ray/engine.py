@@ -1,8 +1,6 @@
 """An engine that consists of groups of workers. The worker of a request is a function of the
 request's key, and the completion a function of its seed."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import zlib
@@ -33,7 +31,7 @@ class RayEngine:
         tokenizer: that of the first policy.
     """
 
-    groups: Mapping[str, EngineGroup]
+    groups: "Mapping[str, EngineGroup]"
     tokenizer: Any
     max_context: int
     _tolerances: dict[str, float | None] = field(default_factory=dict, init=False)

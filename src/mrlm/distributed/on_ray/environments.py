@@ -1,8 +1,6 @@
 """Environments in workers: the environment of an episode is a proxy whose resets and steps run in a
 worker. The episodes of a lost worker are played again."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import logging
@@ -147,7 +145,7 @@ class RayEnvironment(Environment):
         )
         return answer
 
-    def __deepcopy__(self, memo: Mapping[int, Any]) -> RayEnvironment:
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> "RayEnvironment":
         twin = RayEnvironment(self.pool, self.name, self)
         while self.pool.post(twin.number) is not self.pool.post(self.number):  # it is copied there
             twin.number = next(self.pool.numbers)

@@ -1,7 +1,5 @@
 """Proxies of learners, critics and policies in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +130,7 @@ class RemoteLearner(RemoteFrozen, RemoteOptimizer):
         policy: RemotePolicy,
         algorithm: Algorithm,
         post: WorkerSlot,
-        critic: RemoteCritic | None = None,
+        critic: "RemoteCritic | None" = None,
     ) -> None:
         super().__init__(policy, post)
         self.algorithm = algorithm

@@ -1,7 +1,5 @@
 """Transfer of weights, folders, and turn columns between the loop and its workers, bit by bit."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path

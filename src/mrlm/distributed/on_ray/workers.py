@@ -1,7 +1,5 @@
 """The actor with the policies of one base, their learners and their engine, one call at a time."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """Base of algorithms with learned values: critic, value loss, normalisation, warm-up."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -228,12 +226,9 @@ class ActorCritic(Algorithm):
 
 
 def credit_joint_steps(
-    algorithm: ActorCritic,
-    groups: Sequence[Group],
-    steps_of: Callable[[Episode], list[JointStep]],
+    algorithm: ActorCritic, groups: Sequence[Group], steps_of: Callable[[Episode], list[JointStep]]
 ) -> None:
-    """Writes the estimates over joint steps on the turns of groups: the same for all agents that
-    acted in a step.
+    """Writes the estimates over joint steps on turns: the same for all agents that acted in a step.
 
     Args:
         algorithm: the actor-critic, whose critic values the whole team.

@@ -1,7 +1,5 @@
 """The algorithm interface: `credit`, `loss`, and requirements (`spec`)."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,8 +38,7 @@ def settings(algorithm: type[A]) -> type[A]:
         try:
             checked(self, *args, **fields)
         except ValidationError as error:
-            name = type(self).__name__
-            raise InvalidConfig(problems_of(error, type(self), name)) from None
+            raise InvalidConfig(problems_of(error, type(self), type(self).__name__)) from None
 
     made.__init__ = init
     return made
@@ -61,8 +58,7 @@ class Algorithm:
     `__post_init__` must call its parent's.
 
     Args:
-        preset: settings of a paper, by a name in the algorithm's `presets`; explicit settings
-            override them.
+        preset: settings of a paper, by a name in `presets`; explicit settings override them.
         group_size: episodes per task, compared with each other.
         update_epochs: optimiser epochs over the episodes.
         num_minibatches: optimiser steps per epoch.
@@ -145,8 +141,7 @@ class Algorithm:
         return Spec()
 
     def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
-        """Raises a `ConfigError` that names what is supported if the algorithm cannot train these
-        agents.
+        """Raises a `ConfigError` that names what is supported if it cannot train these agents.
 
         Args:
             policy_of: agent -> policy, for agents with trained policies.

@@ -1,7 +1,5 @@
 """Base of policy gradients: the surrogate loss and its settings; subclasses assign credit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Annotated, ClassVar, Literal

@@ -1,8 +1,6 @@
 """Preference pairs: built from data set rows, from siblings that answered the same state, or from
 trees; and the credit of algorithms that train on them. Independent of the loss."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,8 +40,7 @@ class PreferencePair:
 
     def mark(self) -> None:
         """Sets advantages of +1 on the chosen turns and -1 on the rejected ones."""
-        sides = (("chosen", self.chosen, 1.0), ("rejected", self.rejected, -1.0))
-        for name, turns, sign in sides:
+        for name, turns, sign in (("chosen", self.chosen, 1.0), ("rejected", self.rejected, -1.0)):
             for turn in turns:
                 turn.advantages = sign
                 because(turn, "{} of a pair {:+}", name, sign)

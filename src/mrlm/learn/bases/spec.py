@@ -1,7 +1,5 @@
 """Requirements of an algorithm as data, derived from its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -63,8 +61,7 @@ class SamplingPlan:
             `GroupFilter` drops.
         others: who plays a share of the tasks in place of the policies, `expert` or `teacher`, and
             that share; their tokens are trained on.
-        collection: collection of episodes before training on them; `None`: train once on each new
-            episode.
+        collection: of episodes before training on them; `None`: train once on each episode.
         rounds: outer loop in which the policies answer rows and are trained on the answers, over
             all rows unless it has a number; each round starts with the policy as its own reference.
     """

@@ -1,7 +1,5 @@
 """Optional steps of an iteration; the functions do nothing for an algorithm without the step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -42,8 +40,7 @@ class CarryOver:
     async def carry(
         self, stage: Sequence[Rescoring], waiting: Sequence[Rescoring], groups: Sequence[Group]
     ) -> dict[str, float]:
-        """Recomputes columns for learners still `waiting`, after those of `stage`; returns
-        metrics."""
+        """Recomputes columns of learners `waiting`, after those of `stage`; returns metrics."""
         raise NotImplementedError(f"{type(self).__name__} must define carry")
 
 

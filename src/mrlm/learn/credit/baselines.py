@@ -1,7 +1,5 @@
 """Baselines that returns are compared with. Independent of algorithms and models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -271,6 +269,5 @@ def _by_node(rollouts: Sequence[Member], rows: Sequence[np.ndarray]) -> list[Com
         whose = np.array([answer for _, _, answer in entries])
         pool_owners, first = np.unique(whose, return_index=True)
         pool = values[first]
-        turns = [turn for turn, _, _ in entries]
-        made.append(Comparison(turns, values, whose, pool, pool_owners))
+        made.append(Comparison([turn for turn, _, _ in entries], values, whose, pool, pool_owners))
     return made

@@ -1,7 +1,5 @@
 """Credit where every combination of the agents' answers was executed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Literal
@@ -10,9 +8,9 @@ import numpy as np
 
 from mrlm.core.episodes import Group
 from mrlm.core.types import Rollout
-from mrlm.learn.credit.baselines import Statistic
+from mrlm.learn.credit.baselines import Comparison, Statistic
 from mrlm.learn.credit.explain import against
-from mrlm.learn.credit.groups import EPSILON, leave_one_out, members, trained_turns
+from mrlm.learn.credit.groups import members, trained_turns
 
 
 def credit_combinations(
@@ -26,25 +24,14 @@ def credit_combinations(
         statistic: of the returns, the baseline.
     """
     for rollouts, returns in answer_returns(group, per_agent, by):
-        advantages = _compared(returns, statistic)
+        places = np.arange(len(returns))
+        answers = Comparison([], returns, places, returns, places)
+        advantages = answers.advantages(statistic)
         for rollout, value, advantage in zip(rollouts, returns, advantages, strict=True):
             turns = trained_turns(rollout)
             for turn in turns:
                 turn.returns, turn.advantages = float(value), float(advantage)
             against(turns, value, returns, advantage, "answers in the grid")
-
-
-def _compared(returns: np.ndarray, statistic: Statistic) -> np.ndarray:
-    """Advantages (G,) of G answers, exactly 0 if all returns are equal."""
-    if statistic == "none":
-        return returns
-    if returns.max() == returns.min():
-        return np.zeros(len(returns))
-    if statistic == "standard":
-        return (returns - returns.mean()) / max(float(returns.std()), EPSILON)
-    if statistic == "leave_one_out":
-        return returns - (returns - leave_one_out(returns))
-    return returns - (returns.max() if statistic == "group_max" else returns.mean())
 
 
 def answer_returns(

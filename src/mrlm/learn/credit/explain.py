@@ -5,8 +5,6 @@ Credit assignment adds a clause where it computes something: `0.75 - mean of 8 s
 their mean). Other turns cost nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -59,8 +57,7 @@ def against(
         if turn.trace is None:
             continue
         mean = np.mean(scores)
-        count = len(scores)
-        because(turn, "{} - mean of {} {} {} = {:+}", score, count, what, mean, score - mean)
+        because(turn, "{} - mean of {} {} {} = {:+}", score, len(scores), what, mean, score - mean)
         explain_scale(turn, float(score - mean), advantage)
 
 

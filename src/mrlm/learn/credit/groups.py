@@ -1,7 +1,5 @@
 """Functions over groups: the partition into compared rollouts, their rewards and metrics."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -188,8 +186,7 @@ def sampled_kl(turn: Turn) -> np.ndarray:
 
 def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Shares of the comparisons (an agent in a group) over all ranks without a signal: every
-    advantage is 0 (`frac_zero_variance`), or fewer than two rollouts are left
-    (`frac_small_groups`)."""
+    advantage is 0 (`frac_zero_variance`), or only one rollout is left (`frac_small_groups`)."""
     flags = [0, 0, 0]
     for group in groups:
         compared = members(group)

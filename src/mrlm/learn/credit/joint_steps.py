@@ -1,7 +1,5 @@
 """Joint steps of an episode, and the joint state before each of them as text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Credit from replays: the answers to one decision, and outcomes without an agent's messages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Returns of an agent's turns, from the rewards of its team or its own, also in forked episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mrlm.core.episodes import Episode

@@ -1,7 +1,5 @@
 """Reward shaping during credit assignment only: metrics and records keep the rewards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean

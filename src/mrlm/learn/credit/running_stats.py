@@ -1,7 +1,5 @@
 """Statistics of a growing sample: mean and deviation, or the position in a sliding window."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field

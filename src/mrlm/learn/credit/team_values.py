@@ -1,8 +1,6 @@
 """Individual credit from the values of a team (`learn/critics/mixing_critic.py`): counterfactual
 advantages with one scale, and the best of several answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 

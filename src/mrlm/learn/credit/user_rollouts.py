@@ -1,8 +1,6 @@
 """Conversion of user rollouts, written by hand or recorded by a `Generator`, into groups for
 algorithms. Episodes recorded by a trainer are passed through unchanged."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -73,8 +71,7 @@ class PlayReader:
         return [grouped(episodes) for episodes in by_key.values()], sources
 
     def episode(self, play: Play, index: int, task: str, sources: Sources) -> Episode:
-        """A play as an episode without credit; adds the turns read from each rollout to
-        `sources`."""
+        """A play as an episode without credit; adds turns read from each rollout to `sources`."""
         raise NotImplementedError
 
 

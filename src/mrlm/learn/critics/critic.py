@@ -1,8 +1,6 @@
 """Value networks separate from the policy: one per policy, or one for the team. Algorithms define
 which return a value predicts."""
 
-from __future__ import annotations
-
 import logging
 import math
 import random

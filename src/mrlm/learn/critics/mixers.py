@@ -1,7 +1,5 @@
 """Mixers: modules that combine the values of agents into a value of the team."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -179,7 +177,7 @@ class TeamValue(nn.Module):
         return self.scale.device
 
     @property
-    def storage(self) -> Storage[TeamValue]:
+    def storage(self) -> "Storage[TeamValue]":
         """Its weights, which are never sharded."""
         return Storage(self, self.parameters)
 

@@ -2,8 +2,6 @@
 computes text features, and heads and a mixer on top are trained. Which reward is mixed, and the use
 of the value, is defined by the algorithm."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -108,8 +106,7 @@ class MixedCritic(Critic):
         return network.mix(network.utilities(rows.chosen), rows.active, rows.state)
 
     def _targets(self, rows: FeatureRows) -> Tensor:
-        """Values of the target network (B,); with `bon`, for each agent's best answer to its
-        prompt."""
+        """Values of the target (B,); with `bon`, for each agent's best answer to its prompt."""
         network = self.target or self.team
         if self.mixing.mode != "bon":
             return self._mixed(network, rows) * self.scale
@@ -233,8 +230,7 @@ class MixedCritic(Critic):
         """Polyak update of the target network."""
         if self.target is None:
             return
-        pairs = zip(self.target.parameters(), self.team.parameters(), strict=True)
-        for slow, fast in pairs:
+        for slow, fast in zip(self.target.parameters(), self.team.parameters(), strict=True):
             slow.lerp_(fast, self.mixing.target_rate)
         self.target.scale.copy_(self.team.scale)
 

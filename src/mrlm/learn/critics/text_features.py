@@ -1,8 +1,6 @@
 """Features of a team's prompts and completions from a frozen network: one row per joint step, with
 a vector for each agent. Computes no values and no gradients."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,8 +32,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 @dataclass(slots=True)
 class FeatureRows:
-    """Features of a team's episodes, one row per joint step (or round), in order of groups and
-    episodes.
+    """Features of a team's episodes, a row per joint step (or round), by groups and episodes.
 
     Args:
         steps: the joint steps.
@@ -55,7 +52,7 @@ class FeatureRows:
     active: Tensor
     decision: Tensor
 
-    def where(self, mask: Sequence[bool]) -> FeatureRows:
+    def where(self, mask: Sequence[bool]) -> "FeatureRows":
         at = torch.tensor(mask, device=self.chosen.device)
         tensors = (self.chosen, self.expected, self.state, self.active, self.decision)
         steps, slots = list(compress(self.steps, mask)), list(compress(self.slots, mask))
@@ -182,8 +179,7 @@ class FeatureReader:
         return results
 
     def _pieces(self, texts: Sequence[str]) -> list[Turn]:
-        """Texts as turns: the prompt is the text before, the completion the text and an end
-        mark."""
+        """Texts as turns: the prompt is the text before, the completion this and an end mark."""
         tokenizer, limit = self.body.tokenizer, self.body.max_context
         mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         before = [mark if tokenizer.bos_token_id is None else tokenizer.bos_token_id]

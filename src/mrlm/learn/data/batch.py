@@ -5,8 +5,6 @@ conversation is computed once. Losses never see the padded grid: they work on fl
 one entry per trained token of the micro-batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -143,7 +141,7 @@ class Batch:
         return plant(ids, self.host["sequence"], self.host["place"], self.tokens.device)
 
     @cached_property
-    def as_taught(self) -> Batch:
+    def as_taught(self) -> "Batch":
         """The same tokens after the prompts of a teacher that reads more than the policy."""
         if all(turn.teacher_ids is None for turn in self.turns):
             return self
@@ -161,18 +159,17 @@ class Batch:
         """The temperatures, if one of them is not 1."""
         return None if bool((self.host["temperature"] == 1.0).all()) else self.temperature
 
-    def parts(self, size: int) -> Iterator[tuple[slice, Batch]]:
+    def parts(self, size: int) -> "Iterator[tuple[slice, Batch]]":
         """Splits the batch into parts of about `size` trained tokens without splitting units;
         yields the token slice and the part. The losses of the parts sum to that of the batch."""
-        units = self.host["unit"]
-        ends = np.flatnonzero(np.diff(units, append=-1)) + 1
+        ends = np.flatnonzero(np.diff(self.host["unit"], append=-1)) + 1
         start = 0
         for end, after in zip(ends, [*ends[1:], None], strict=True):
             if after is None or after - start > size:
                 yield slice(start, int(end)), self._part(start, int(end))
                 start = int(end)
 
-    def _part(self, start: int, end: int) -> Batch:
+    def _part(self, start: int, end: int) -> "Batch":
         if (start, end) == (0, len(self)):
             return self
         here = slice(start, end)
@@ -296,7 +293,7 @@ def pack(
     )
 
 
-_COLUMNS = tuple(f.name for f in fields(Batch) if f.type == "Tensor")
+_COLUMNS = tuple(f.name for f in fields(Batch) if f.type is Tensor)
 _FLOATS = _COLUMNS[_COLUMNS.index("temperature") :]
 HOST = ("sequence", "turn", "rollout", "unit", "agent", "place", "temperature")
 

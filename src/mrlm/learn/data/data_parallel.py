@@ -1,7 +1,5 @@
 """The micro-batches of a rank, and exchange of columns between ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Cache of columns from the first loss of a rollout in a custom loop, for later epochs."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Observations as turns, for training a model of the environment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import zip_longest
 

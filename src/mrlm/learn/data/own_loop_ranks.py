@@ -1,7 +1,5 @@
 """Custom loops on several ranks: losses over all rollouts, gradients averaged afterwards."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,8 +1,6 @@
 """Prompts of a teacher that reads more than the policy it scores: the same conversation, with
 messages before turns of the policy that it never sees."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """Training sequences and the counts of an optimiser batch, without tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -40,7 +38,7 @@ class Totals:
     by_rollout: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, samples: Iterable[Sample]) -> Totals:
+    def of(cls, samples: Iterable[Sample]) -> "Totals":
         """Counts the trained tokens, turns and units of `samples`."""
         samples = list(samples)
         by_agent: dict[str, int] = {}

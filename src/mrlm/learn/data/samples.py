@@ -1,8 +1,6 @@
 """Selection of turns for training, and the split of samples into mini-batches, parts of ranks and
 micro-batches, which never changes results; without tensors."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -111,8 +109,7 @@ def openings(samples: Sequence[Sample]) -> list[Sample]:
 def minibatches(
     samples: Sequence[Sample], parts: int, rng: random.Random
 ) -> Iterator[list[Sample]]:
-    """Splits samples at random into `parts` minibatches of nearly equal size; units and rollouts
-    stay whole."""
+    """Splits samples at random into `parts` of nearly equal size; units and rollouts stay whole."""
     rollouts: dict[int, list[Sample]] = {}
     for unit in units_of(samples):
         rollouts.setdefault(unit[0].rollout, []).extend(unit)

@@ -1,7 +1,5 @@
 """Adapters on packed tokens: the rows of each, and what they add to the products of the base."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Dense attention for training, independent of models and prefix trees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -34,9 +32,8 @@ def attention_in_blocks(
     for start in range(0, q.shape[2], size):
         stop = min(start + size, q.shape[2])
         how = visible, start, stop, scale, softcap
-        part = q[:, :, start:stop]
         mixed: Any = checkpoint(
-            _block, part, k, v, *how, use_reentrant=False, preserve_rng_state=False
+            _block, q[:, :, start:stop], k, v, *how, use_reentrant=False, preserve_rng_state=False
         )
         outputs.append(mixed)
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)
@@ -65,12 +62,7 @@ def _block(
 
 
 def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    scale: float,
-    softcap: float | None = None,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None = None
 ) -> Tensor:
     """Attention outputs (B, heads, S, head_dim) of S queries over T keys. `k` and `v` are (B,
     kv_heads, T, head_dim), each for `heads / kv_heads` heads; `mask` (B or 1, 1, S, T) is added to

@@ -1,8 +1,6 @@
 """CPU settings for training: matmul backend and memory allocation. Choices depend on the machine
 only, never on timings, so that a resumed run computes the same bits."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

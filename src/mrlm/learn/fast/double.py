@@ -1,7 +1,5 @@
 """Float64 where the device has it: the GPU of a Mac computes in float32 at most."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

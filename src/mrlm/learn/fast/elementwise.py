@@ -1,7 +1,5 @@
 """Element-wise parts of a block, with gradients in few passes over memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -80,8 +78,7 @@ class Norm(torch.autograd.Function):
 
 
 class SwiGLU(torch.autograd.Function):
-    """`silu(gate) * up` (arXiv 2002.05202) on a CPU: backward takes few rows at a time, for the
-    cache."""
+    """`silu(gate) * up` (arXiv 2002.05202) on a CPU: backward by few rows, for the cache."""
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
@@ -142,10 +139,9 @@ class CastAll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        entries = zip(grads, ctx.types, ctx.needs_input_grad[2:], strict=True)
         gradients = [
             torch.empty_like(x, dtype=dtype) if x is not None and needed else None
-            for x, dtype, needed in entries
+            for x, dtype, needed in zip(grads, ctx.types, ctx.needs_input_grad[2:], strict=True)
         ]
         pairs = zip(gradients, grads, strict=True)
         copies = [(to, x) for to, x in pairs if to is not None and x is not None]

@@ -2,8 +2,6 @@
 prefix once, outputs at trained positions only. It computes the same as the model's own forward,
 with the model's own weights; `llama_modules.py` lists the supported models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,22 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mrlm.learn.fast.adapters import (
-    Owners,
-    PackedTree,
-    owners_of,
-    updates,
-)
+from mrlm.learn.fast.adapters import Owners, PackedTree, owners_of, updates
 from mrlm.learn.fast.attention import attention, attention_in_blocks
 from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm, Rotate, SwiGLU, with_signs
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of, loras_of
-from mrlm.learn.fast.piece_attention import (
-    AttendPieces,
-    HeadRows,
-    Masks,
-    piece_masks,
-)
+from mrlm.learn.fast.piece_attention import AttendPieces, HeadRows, Masks, piece_masks
 from mrlm.learn.fast.prefix_tree import PackedTokens, merged, to_device
 from mrlm.learn.fast.row_blocks import linears_in_blocks, padded
 from mrlm.learn.fast.varlen_attention import (
@@ -82,18 +70,14 @@ class LeanForward:
     dtype: torch.dtype
 
     def hidden(
-        self,
-        forest: Sequence[PackedTree],
-        checkpointing: bool = False,
-        direct: bool = False,
+        self, forest: Sequence[PackedTree], checkpointing: bool = False, direct: bool = False
     ) -> Tensor:
         """Hidden states (N, H) that the head reads at the trees' `predictors`, tree by tree. With
         `checkpointing`, each block is recomputed in backward instead of keeping its activations;
         with `direct`, backward may add to `grad` of the weights without autograd."""
         anatomy = self.anatomy
         tokens, places = merged([plot.tree for plot in forest])
-        adapters = [plot.adapter for plot in forest]
-        owned = owners_of(adapters, places, tokens.ids.device)
+        owned = owners_of([plot.adapter for plot in forest], places, tokens.ids.device)
         stream = F.embedding(padded(tokens.ids), anatomy.embedding, anatomy.padding_idx)
         if anatomy.embed_scale != 1.0:
             scale = torch.full((), anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
@@ -181,12 +165,7 @@ class LeanForward:
         return dict(zip(norms, cast, strict=True))  # pyright: ignore
 
     def _block(
-        self,
-        stream: Tensor,
-        layer: Layer,
-        shared: _Pass,
-        rows: Tensor | None,
-        left: Owners,
+        self, stream: Tensor, layer: Layer, shared: _Pass, rows: Tensor | None, left: Owners
     ) -> Tensor:
         """One block; with `rows`, for those tokens alone, in the order of `left`."""
         weights = None
@@ -256,8 +235,7 @@ class LeanForward:
         return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
 
     def _between(self, parts: Sequence[Tensor], layer: Layer, shared: _Pass) -> Tensor:
-        """Attention outputs on a CPU of the three linear maps of a block's input, heads side by
-        side."""
+        """Attention on a CPU of the three linear maps of a block's input, heads side by side."""
         queries, keys, values = parts
         queries = queries.unflatten(1, (self.anatomy.heads, -1))
         keys = keys.unflatten(1, (self.anatomy.kv_heads, -1))
@@ -269,12 +247,7 @@ class LeanForward:
         return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
 
     def _attend(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        layer: Layer,
-        shared: _Pass,
+        self, queries: Tensor, keys: Tensor, values: Tensor, layer: Layer, shared: _Pass
     ) -> Tensor:
         """Attention of all packed tokens, piece by piece: (P, heads * head_dim) from queries of
         that shape, and keys and values (P, kv_heads * head_dim)."""
@@ -300,8 +273,7 @@ class LeanForward:
             cap, window = anatomy.attention_softcap, layer.window
             wide = window is None or window >= piece.shape[2]
             if q.device.type == "cpu" or (piece.keys is None and wide and cap is None):
-                mask = shared.masks.get((number, window))
-                mixed = attention(q, k, v, mask, anatomy.scale, cap)
+                mixed = attention(q, k, v, shared.masks.get((number, window)), anatomy.scale, cap)
             else:
                 visible = partial(piece.visible, None if wide else window)
                 mixed = attention_in_blocks(q, k, v, visible, anatomy.scale, cap)

@@ -2,8 +2,6 @@
 row by row, and the integers are multiplied exactly (dynamic quantization, arXiv 2208.07339, without
 its outliers). Bits do not depend on the number of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

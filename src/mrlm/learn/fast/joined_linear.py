@@ -1,8 +1,6 @@
 """Linear maps of one block on an accelerator: those that read the same input are one product, and
 weights in another type are cast for one block at a time, not kept for the backward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,8 +71,7 @@ class BlockWeights:
 def joined_linear(x: Tensor, weights: BlockWeights, product: str, direct: bool) -> Tensor:
     """The outputs (N, out) of a product of `weights`, side by side, for x (N, in). With `direct`,
     backward adds to `grad` of the weights itself, in fewer kernels."""
-    linears = weights.linears[product]
-    leaves = [leaf for linear in linears for leaf in (linear.weight, linear.bias)]
+    leaves = [leaf for linear in weights.linears[product] for leaf in (linear.weight, linear.bias)]
     return _JoinedLinear.apply(x, weights, product, direct, *leaves)  # pyright: ignore
 
 
@@ -101,8 +98,7 @@ class _JoinedLinear(torch.autograd.Function):
         weights, product, direct, leaves = ctx.how
         (grad,) = grads
         parts = weights.parts(product)
-        sizes = [len(weight) for weight, _ in parts]
-        slices = grad.split(sizes, 1)
+        slices = grad.split([len(weight) for weight, _ in parts], 1)
         back = None
         if ctx.needs_input_grad[0]:
             for y, (weight, _) in zip(slices, parts, strict=True):
@@ -131,8 +127,7 @@ def _by_leaves(
     columns = grad.split(sizes, 1)
     gradients: list[Tensor | None] = [None] * len(leaves)
     if len(slices) == 1 < len(weights) and all(needed[::2]):
-        rows = _as_leaf(slices[0].t() @ x, weights, direct)
-        gradients[::2] = rows.split(sizes)
+        gradients[::2] = _as_leaf(slices[0].t() @ x, weights, direct).split(sizes)
     else:
         for index, (column, weight) in enumerate(zip(columns, weights, strict=True)):
             if not needed[2 * index]:

@@ -1,8 +1,6 @@
 """Parts of a Llama-like model, read from a Hugging Face module for the fast forward and the
 built-in decoder. Weights are referenced, never copied; nothing is computed here."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -123,8 +121,7 @@ class Layer:
     Attributes:
         norm_attention, norm_mlp: before attention and before the MLP.
         norm_q, norm_k: over each head (Qwen3, Gemma 3), or `None`.
-        norm_after_attention, norm_after_mlp: on the update of the residual stream (Gemma 2, 3), or
-            `None`.
+        norm_after_attention, norm_after_mlp: on a residual update (Gemma 2, 3), or `None`.
     """
 
     def __init__(self, block: Any, window: int | None, rope: str) -> None:

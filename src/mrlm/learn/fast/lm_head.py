@@ -2,8 +2,6 @@
 of tokens at a time. Gradients are computed from the same logits if the loss is known by then,
 otherwise from recomputed logits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,7 +61,7 @@ class Distributions:
     def __len__(self) -> int:
         return self.states.shape[0]
 
-    def __getitem__(self, here: slice) -> Distributions:
+    def __getitem__(self, here: slice) -> "Distributions":
         warmth = None if self.temperature is None else self.temperature[here]
         return Distributions(self.states[here], self.head, warmth)
 
@@ -93,7 +91,7 @@ class TopTokens:
     ids: Tensor
     vocabulary: int
 
-    def __getitem__(self, here: slice) -> TopTokens:
+    def __getitem__(self, here: slice) -> "TopTokens":
         return TopTokens(self.states[here], self.ids[here], self.vocabulary)
 
     def logprobs(self) -> Tensor:
@@ -193,8 +191,7 @@ class _Scores(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: Any, cap: Any
     ) -> tuple[Tensor, Tensor]:
-        head = Head(weight, cap)
-        parts = chunks(head, hidden, tokens, temperature)
+        parts = chunks(Head(weight, cap), hidden, tokens, temperature)
         logprobs, entropies = zip(*((x.logprobs, x.entropy) for x in parts), strict=True)
         ctx.save_for_backward(hidden, weight, tokens, temperature)
         ctx.set_materialize_grads(False)

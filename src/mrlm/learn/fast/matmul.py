@@ -5,8 +5,6 @@ must give the same bits. The limits come from measurements on AVX-512 processors
 widths 128 to 32000).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -71,8 +69,7 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
 
 
 def holds(weight: Weight, weights: Sequence[Tensor]) -> bool:
-    """Whether a `weight` from `stored` has the entries of `weights` (out, in), bit by bit; `False`
-    in 8 bits."""
+    """Whether a `weight` from `stored` is `weights` (out, in), bit by bit; `False` in 8 bits."""
     if not isinstance(weight, Tensor):
         return False
     dense = weight.to_dense() if weight.is_mkldnn else weight
@@ -125,8 +122,7 @@ def _packed(weight: Tensor, rows: int) -> Tensor:
 @cache
 def onednn_has_bfloat16() -> bool:
     """Whether oneDNN is available and computes products in bfloat16."""
-    available = torch.backends.mkldnn.is_available()
-    return available and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @cache

@@ -1,8 +1,6 @@
 """The fast path through a batch: hidden states of a packed tree, then head and loss chunk by chunk;
 each chunk's gradient is computed while its logits exist."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -87,8 +85,7 @@ class LeanPass:
     def through_head(self, hidden: Tensor, jobs: Sequence[HeadJob]) -> tuple[list[Loss], Tensor]:
         """Computes the losses of batches from their hidden states (N, H), one after the other, and
         the gradient of their sum by these (returned) and by the heads (added up). Logits are those
-        of a few units at a time; a unit with more tokens than their limit is scored twice
-        instead."""
+        of a few units at a time; a unit with more tokens than that is scored twice instead."""
         leaf = hidden.detach()
         back = torch.zeros_like(leaf)
         with torch.no_grad():
@@ -145,8 +142,7 @@ class LeanPass:
             values = None if job.value_head is None else job.value_head(states)
             part_entropy = surprise if job.entropy_gradient else surprise.detach()
             spread = self.distributions(states, part)
-            outputs_of = Outputs(part_logprobs, part_entropy, values, spread)
-            losses.append(job.loss_of(part, outputs_of))
+            losses.append(job.loss_of(part, Outputs(part_logprobs, part_entropy, values, spread)))
         torch.autograd.backward([loss.total for loss in losses])
         if chunk is not None:
             self._through_chunk(chunk, back)
@@ -174,8 +170,7 @@ class LeanPass:
 
 
 def _grouped(jobs: Sequence[HeadJob], limit: int) -> Iterator[list[tuple[int, Batch]]]:
-    """Parts of the jobs' batches in order, each with the number of its job, in groups of about
-    `limit` tokens."""
+    """Parts of the jobs' batches in order, each with its job's number, by about `limit` tokens."""
     group: list[tuple[int, Batch]] = []
     rows = 0
     for number, job in enumerate(jobs):
@@ -197,8 +192,7 @@ def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]], direct: bool = False) 
     one pass. With `direct`, backward may add to `grad` of the weights itself, which only
     `Tensor.backward` allows."""
     first = jobs[0][0]
-    model = first.anatomy.model
-    again = model.training and first.anatomy.checkpointing
+    again = first.anatomy.model.training and first.anatomy.checkpointing
     forest = [PackedTree(batch.tree, lean.adapter) for lean, batch in jobs]
     return first.forward.hidden(forest, checkpointing=again, direct=direct)
 

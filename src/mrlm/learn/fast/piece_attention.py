@@ -1,8 +1,6 @@
 """Attention of packed tokens in float32 on a CPU: all pieces of a layer as one function, which
 gathers their queries, keys and values again in backward instead of keeping them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +40,7 @@ class HeadRows:
     shape: tuple[int, int, int, int, int]
 
     @classmethod
-    def of(cls, piece: PrefixPiece, heads: int, kv_heads: int) -> HeadRows:
+    def of(cls, piece: PrefixPiece, heads: int, kv_heads: int) -> "HeadRows":
         batch, asking, key_count = piece.shape
         query_index = np.arange(batch * asking) if piece.inside is None else piece.inside.numpy()
         chunk, position = np.divmod(query_index, asking)

@@ -5,8 +5,6 @@ attention is split into a few dense pieces (`PrefixPiece`), each a batch of chun
 with the keys visible to them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -192,8 +190,7 @@ def merged(trees: Sequence[PrefixTree]) -> tuple[PackedTokens, list[np.ndarray]]
         tree_chunks.append([stretches[first + index] for group in tree.groups for index in group])
     groups = _laid(stretches)
     moved = [_places(part) for part in tree_chunks]
-    device = trees[0].ids.device
-    order = to_device(np.argsort(np.concatenate(moved)), device)
+    order = to_device(np.argsort(np.concatenate(moved)), trees[0].ids.device)
     ids, positions = (
         torch.cat([getattr(tree, name) for tree in trees])[order] for name in ("ids", "positions")
     )

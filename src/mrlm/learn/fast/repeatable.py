@@ -1,8 +1,6 @@
 """Sums on a GPU in the same order every time, so that a resumed or repeated run computes the same
 bits."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

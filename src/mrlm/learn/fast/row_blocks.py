@@ -1,8 +1,6 @@
 """Linear maps of few rows through oneDNN, which prepares a kernel for every number of rows, longer
 than such a product takes: rows are multiplied in blocks of a few sizes, for which it is kept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Attention of a prefix tree in one kernel on an accelerator: every chunk of packed tokens reads
 the keys of its path, whatever their numbers. No mask and no matrix of scores is stored."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Sequence
@@ -50,8 +48,7 @@ class KeyPaths:
         if self.keys is None:
             return grad
         back = torch.ops.aten.embedding_dense_backward
-        gradient = back(grad.flatten(1), self.keys, like.shape[0], -1, False)
-        return gradient.view(like.shape)
+        return back(grad.flatten(1), self.keys, like.shape[0], -1, False).view(like.shape)
 
 
 class Sight(NamedTuple):
@@ -153,8 +150,7 @@ def effective(window: int | None, reach: int) -> int | None:
 
 @functools.cache
 def kernel_for(device: torch.device, shape: Shape) -> Kernel | None:
-    """The kernel for a device, once it has computed a small example right; `None` if there is
-    none."""
+    """The kernel for a device, if it computes a small example right; `None` if there is none."""
     if device.type != "cuda" or shape.head_dim % 8:
         return None
     kernels: list[Kernel] = [EfficientKernel()] if shape.window is None else []

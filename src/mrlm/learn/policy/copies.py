@@ -1,7 +1,5 @@
 """Copies of policies, to sample from or to train separately."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Collection, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Digests of tensors: fingerprints that change with any element, independent of the writer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cache
 
@@ -9,8 +7,7 @@ import torch
 from torch import Tensor
 
 CHUNK = 1 << 17
-"""Elements per chunk on CPU, so that intermediates stay in cache; 32 times as many on other
-devices."""
+"""Elements per chunk on CPU, so that they stay in cache; 32 times as many on other devices."""
 FACTOR = 6364136223846793005
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer types by size in bytes."""

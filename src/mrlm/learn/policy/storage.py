@@ -1,7 +1,5 @@
 """Storage of a policy's weights: whole on one rank, or sharded (implemented in `distributed`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 

@@ -1,7 +1,5 @@
 """Weights of a policy as one file, loaded all or none into a copy elsewhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

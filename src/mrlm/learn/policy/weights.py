@@ -1,7 +1,5 @@
 """The weights of a policy, with its tokenizer and heads. Nothing is scored here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property

@@ -1,8 +1,6 @@
 """Models as users pass them: Hugging Face models, custom modules that return logits, compiled ones,
 and either inside `DistributedDataParallel`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

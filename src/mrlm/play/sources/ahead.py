@@ -6,8 +6,6 @@ engine with waiting requests), and all decisions fall between two rounds: which 
 sampling pauses, when new weights arrive. So a run is the same however long anything takes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import math
@@ -100,8 +98,7 @@ class Ahead(EpisodeSource):
         play: samples the groups.
         max_lag: updates that weights may be behind when a group starts with them.
         batch_size: groups that are taken in an iteration, or more.
-        partial: episodes may span a weight update. Otherwise all started episodes are complete
-            before one.
+        partial: episodes may span a weight update. Else all started ones are complete before one.
     """
 
     def __init__(self, play: Play, max_lag: int, batch_size: int, partial: bool = True) -> None:
@@ -286,8 +283,7 @@ class Ahead(EpisodeSource):
         marks = self._marks
         if marks.begun < marks.goal:
             return True
-        jobs = itertools.islice(self._jobs, marks.goal - marks.taken)
-        if not _done(jobs):
+        if not _done(itertools.islice(self._jobs, marks.goal - marks.taken)):
             return True
         if self.partial and self.play.batcher.rounds >= marks.until:
             return False

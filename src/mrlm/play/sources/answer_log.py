@@ -1,8 +1,6 @@
 """A log of engine answers in episodes that are not trained on yet. Re-executed from their seeds
 with the same answers, such episodes reach the same state, whatever the weights are by then."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
@@ -22,8 +20,7 @@ EPISODE = 5
 
 @dataclass(slots=True)
 class LoggedAnswer:
-    """An answer, with the digest of the request, and the engine's rounds until then, this one
-    included."""
+    """An answer, with the digest of the request, and the rounds until then, this one included."""
 
     asked: str
     round: int
@@ -95,5 +92,4 @@ def _completion(row: Mapping[str, Any]) -> Completion:
 def _digest(request: Request) -> str:
     """Sixteen hexadecimal digits of a request's content."""
     texts = [(message.role.value, message.content) for message in request.messages]
-    data = repr(request.prompt_ids or texts).encode()
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+    return hashlib.blake2b(repr(request.prompt_ids or texts).encode(), digest_size=8).hexdigest()

@@ -2,8 +2,6 @@
 is played on. Workflows are coroutines, which cannot be copied, so every branch steps its
 environment again from the reset."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 from collections.abc import Mapping, Sequence
@@ -75,8 +73,7 @@ class Script:
         how: a changed turn is sampled again, sampled greedily, the `text`, or the message of the
             environment's expert.
         text: see `how`.
-        policy: appended to the name of the policy that samples changed turns, if there is a policy
-            of that name.
+        policy: appended to the name of the policy of changed turns, if there is one of that name.
         rest_policy: the same for turns after the first change.
         own_turns: changed turns are sampled with the random numbers of the run, not with new ones.
         own_rest: the same for later turns that are not changed.
@@ -222,7 +219,7 @@ class EpisodePlace:
     number: int
 
     @classmethod
-    def of(cls, episode: str, environments: Sequence[EnvironmentSpec]) -> EpisodePlace:
+    def of(cls, episode: str, environments: Sequence[EnvironmentSpec]) -> "EpisodePlace":
         """Parse an id: split, environment, number of the task, number in the group, branches.
 
         Raises:
@@ -243,8 +240,7 @@ class EpisodePlace:
 
 @dataclass(eq=False, repr=False)
 class Branches(Play):
-    """Plays branches of one recorded episode. The arguments after those of `Play` are of the
-    episode.
+    """Plays branches of one recorded episode. Arguments after those of `Play` are of the episode.
 
     Args:
         place: its place in the run.

@@ -1,7 +1,5 @@
 """Sampled episodes kept for supervised learning."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,13 +30,8 @@ class Collected(EpisodeSource):
     calls: int = 0
     cursor: int = 0
 
-    @property
-    def samples(self) -> bool:
-        return not self.play.demonstrate
-
-    @property
-    def rewarded(self) -> bool:
-        return self.samples
+    def __post_init__(self) -> None:
+        self.samples = self.rewarded = not self.play.demonstrate
 
     def num_tasks(self) -> int | None:
         return self.play.num_tasks()

@@ -1,8 +1,6 @@
 """Oversampling: more episodes of a task are started than needed, and the first to complete are
 kept. The order of completion is counted in rounds, never timed."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

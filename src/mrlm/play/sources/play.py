@@ -1,8 +1,6 @@
 """The source `Play`: samples groups of episodes from agents in environments. Handles deadlines,
 retries and failed episodes; independent of learning."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import logging
@@ -224,8 +222,7 @@ class Play(EpisodeSource):
 
     def _note(self, env: EnvironmentSpec, group: Group) -> None:
         """Updates the mean number of tokens of an environment's episodes."""
-        tokens = sum(len(turn) for episode in group for turn in episode.turns)
-        mean = tokens / max(1, len(group))
+        mean = sum(len(turn) for episode in group for turn in episode.turns) / max(1, len(group))
         self._length[env.name] = 0.9 * self._length.get(env.name, mean) + 0.1 * mean
 
     # -- one group, one episode --------------------------------------------------------------------

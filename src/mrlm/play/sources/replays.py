@@ -1,8 +1,6 @@
 """The source of an algorithm that gives credit by replays: after the episodes of a task, the same
 ones are played again with one decision changed."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import random
@@ -70,8 +68,7 @@ class PlayWithReplays(Play):
         for silent in sets:
             mark = ReplayMark(episode.id, kind, tuple(sorted(silent)))
             for _ in range(self.replays.count):
-                script = Script(number, agents=silent, how="text", own_rest=False, feed=False)
-                yield script, mark
+                yield Script(number, agents=silent, how="text", own_rest=False, feed=False), mark
                 number += 1
 
     def _chosen(self, job: PlannedTask, episode: Episode, turns: list[Turn]) -> list[Turn]:

@@ -1,7 +1,5 @@
 """Groups made of the rows of a data set."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
@@ -202,6 +200,8 @@ class RowSource(EpisodeSource):
     seed: int
     shuffle: bool = True
 
+    samples = rewarded = False
+
     def __post_init__(self) -> None:
         self.where: str = self.grouping.where
         self._taken = 0
@@ -210,14 +210,6 @@ class RowSource(EpisodeSource):
         for index, row in enumerate(self.rows):
             self.grouping.check(row, index)
         self.group(0)
-
-    @property
-    def samples(self) -> bool:
-        return False
-
-    @property
-    def rewarded(self) -> bool:
-        return False
 
     def num_tasks(self) -> int | None:
         return len(self.rows)
@@ -284,11 +276,10 @@ def _answered(prompt: list[Message], answer: Any, where: str) -> list[Message]:
     if not (messages and context and context[-1].role is messages[0].role is Role.ASSISTANT):
         return [*context, *messages]
     begun, first = prompt[-1], messages[0]
-    metadata = {**first.metadata, "prefill": len(begun.content)}
     whole = replace(
         first,
         content=begun.content + first.content,
-        metadata=metadata,
+        metadata={**first.metadata, "prefill": len(begun.content)},
         agent=first.agent or begun.agent,
         reasoning=begun.reasoning or first.reasoning,
     )
@@ -297,8 +288,7 @@ def _answered(prompt: list[Message], answer: Any, where: str) -> list[Message]:
 
 def _with_columns(messages: list[Message], row: Mapping[str, Any], where: str) -> list[Message]:
     """A conversation with what other columns of its row say about it: the system message, tools and
-    variables for the chat template (in the metadata of the first message), and which messages are
-    trained on."""
+    variables for the chat template (in the first message's metadata), and what is trained on."""
     system, mask = row.get("system"), row.get("loss_mask")
     if mask is not None:
         if not isinstance(mask, Sequence) or len(mask) != len(messages):

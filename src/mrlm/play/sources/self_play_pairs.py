@@ -1,8 +1,6 @@
 """Pairs for self-play on a data set: the answers in its rows against answers sampled from the
 policies."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
@@ -54,12 +52,10 @@ class SelfPlayPairs(EpisodeSource):
     said: dict[int, Said] = field(default_factory=dict, init=False)
     """round -> its answers; of the current round and the one before."""
 
+    rewarded = False
+
     def __post_init__(self, engines: Mapping[str, Engine], timeout: float) -> None:
         self.batcher: Batcher = Batcher(engines, timeout, ExternalCalls())
-
-    @property
-    def rewarded(self) -> bool:
-        return False
 
     def num_tasks(self) -> int | None:
         return self.rows.num_tasks()
@@ -169,8 +165,7 @@ class SelfPlayPairs(EpisodeSource):
 
 
 def parted(chat: Chat, ids: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The text of an answer and its end token; whitespace that a template adds after that is
-    dropped."""
+    """The text of an answer and its end token; whitespace that a template adds is dropped."""
     for index in range(len(ids) - 1, -1, -1):
         text = chat.decode(ids[index : index + 1])
         if not text:

@@ -1,7 +1,5 @@
 """The interface from which the loop takes groups of episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,20 +13,14 @@ StateLater = Callable[[], dict[str, Any]]
 class EpisodeSource:
     """A source of groups. Methods that a source does not need do nothing."""
 
+    samples: bool = True
+    """Whether its groups have completions of the policies' engines."""
+    rewarded: bool = True
+    """Whether rewards are what the policies get: not an expert's, and not those of a data set."""
+
     async def take(self, count: int) -> list[Group]:
         """The next `count` groups."""
         raise NotImplementedError
-
-    @property
-    def samples(self) -> bool:
-        """Whether its groups have completions of the policies' engines."""
-        return True
-
-    @property
-    def rewarded(self) -> bool:
-        """Whether its episodes' rewards are what the policies get: not an expert's, and not those
-        of a data set."""
-        return True
 
     def num_tasks(self) -> int | None:
         """Tasks in one epoch; `None` if they never end."""
@@ -41,8 +33,7 @@ class EpisodeSource:
         raise NotImplementedError
 
     def state_later(self) -> StateLater:
-        """The state of now, for a call after it has changed: of episodes no copies are made before
-        that."""
+        """The state of now, for later: of episodes no copies are made before that."""
         state = self.state_dict()
         return lambda: state
 

@@ -1,8 +1,6 @@
 """Staleness of the weights that sampled the training data, and times that learner and engines wait
 for each other."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

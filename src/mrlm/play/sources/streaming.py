@@ -1,8 +1,6 @@
 """Rows that are read during training: a few of a data set are in memory at a time, and their order
 is derived from the seed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,13 +38,7 @@ class StreamedRows(EpisodeSource):
     _rows: Iterator[tuple[int, Row]] | None = field(default=None, init=False)
     _ahead: tuple[int, Row] | None = field(default=None, init=False)
 
-    @property
-    def samples(self) -> bool:
-        return False
-
-    @property
-    def rewarded(self) -> bool:
-        return False
+    samples = rewarded = False
 
     async def take(self, count: int) -> list[Group]:
         groups = [self._next()]

@@ -1,7 +1,4 @@
-"""The environments of a run, and a sampler of their tasks: by weight, and shuffled in every
-epoch."""
-
-from __future__ import annotations
+"""The environments of a run, and a sampler of their tasks: by weight, shuffled in every epoch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -83,7 +80,7 @@ class PlannedTask:
         """Whether all episodes are forked from one."""
         return self.split == "train" and self.env.workflow.spec.opens
 
-    def parts(self, count: int) -> list[PlannedTask]:
+    def parts(self, count: int) -> "list[PlannedTask]":
         """The task in at most `count` parts; episodes that depend on one another stay together."""
         whole = not self.env.template.seeded or self.forks or self.keep is not None
         size = len(self.numbers)
