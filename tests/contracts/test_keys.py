@@ -52,7 +52,7 @@ ANSWERS = {
     "constructor_arguments",
     "parameters",
     "changes",
-    "stage_configs",
+    "_made_stages",
     "algorithm_settings",
     "of_server",
     "lora_of",

@@ -47,7 +47,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     ],
     "debate": lambda t: (only_answer(t), Topic("?", answer="5").says(t)),
     "writing": lambda t: (words.sentences(t), words.categories(t), words.unique_words(t)),
-    "moves": grids.read_moves,
+    "moves": grids.GridMoves().read,
     "server": lambda t: openai_fields._calls_in(t, False),
     "votes": lambda t: MajorityVote(weighted=True).elected([t, t]),
     "router": lambda t: names_in(t, ["ann", "ben"]),

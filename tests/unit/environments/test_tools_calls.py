@@ -78,7 +78,7 @@ def test_what_cannot_be_a_tool_is_refused() -> None:
     def many(*numbers: int) -> int:
         return sum(numbers)
 
-    def odd(a: threading.Lock) -> int:  # type: ignore[name-defined]  # noqa: F821
+    def odd(a: "threading.Lock") -> int:  # type: ignore[name-defined]  # noqa: F821
         return 1
 
     def nameless(a: object, b: type[asyncio.Lock]) -> int:
