@@ -60,7 +60,7 @@ class Recorded:
         raise EngineError(f"policy {self.policy!r} did not answer when the episode was played")
 
     def _episodes(self, key: Key) -> list[str]:
-        """The logged episodes that a request may be of: forks are told by the branches taken."""
+        """The logged episodes that a request may be of: forks are known by the branches taken."""
         forks = [str(part).rpartition(".")[2] for part in key if str(part).startswith("fork ")]
         stem = "/".join(str(part) for part in key[1:-2] if not str(part).startswith("fork "))
         named = [name for name, step in self._words if step in (None, self._run.step)]
