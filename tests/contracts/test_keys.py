@@ -53,6 +53,7 @@ ANSWERS = {
     "parameters",
     "changes",
     "_made_stages",
+    "stage_configs",
     "algorithm_settings",
     "of_server",
     "lora_of",
