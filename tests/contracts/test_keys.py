@@ -52,7 +52,6 @@ ANSWERS = {
     "constructor_arguments",
     "parameters",
     "changes",
-    "_made_stages",
     "stage_configs",
     "algorithm_settings",
     "of_server",
