@@ -185,7 +185,9 @@ class AppSession:
         role, sign, number = name.partition("#")
         if role not in self.names or (sign and not (number and role in self.many)):
             known = [f"{n}, {n}#1, {n}#2, ..." if n in self.many else n for n in self.names]
-            hint = f"; {role!r} has no instances: add it to `instances`" * (role in self.names)
+            hint = (
+                f"; {role!r} has no instances: add it to `instances`" if role in self.names else ""
+            )
             text = f"agent {name[:100]!r} does not exist{hint}; the agents are "
             raise Refusal("unknown", text + ", ".join(known), "model")
         agents = self.env.agents
