@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mrlm.core.content import content
 from mrlm.core.environment import Split
 from mrlm.core.errors import DataError
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
-from mrlm.environments.shared.content import content
 from mrlm.environments.shared.generators import first_of
 from mrlm.environments.shared.rows import ABOVE_NOTHING, row_matters, whole_number
 from mrlm.environments.shared.texts import TextEnvironment, plain

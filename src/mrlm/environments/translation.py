@@ -5,11 +5,11 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from mrlm.core.content import content
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
-from mrlm.environments.shared.content import content
 from mrlm.environments.shared.generators import first_of
 from mrlm.environments.shared.rows import row_matters
 from mrlm.environments.shared.texts import TextEnvironment

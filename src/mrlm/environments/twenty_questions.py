@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from mrlm.core.board import Html, stacked, table
+from mrlm.core.content import content
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments.shared.content import content
 from mrlm.environments.shared.games import Opponent, Style, Teaches, TurnGame
 from mrlm.environments.shared.rows import is_held_out, is_number, penalty, whole_number
 from mrlm.environments.shared.text import only_word

@@ -6,8 +6,8 @@ import random
 import textwrap
 from typing import Any
 
+from mrlm.core.content import content
 from mrlm.core.environment import Split
-from mrlm.environments.shared.content import content
 from mrlm.environments.shared.generators import first_of
 
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "inlet", "lemon")

@@ -5,8 +5,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mrlm.core.content import content
 from mrlm.environments.code.templates import Args, ProgramTemplate, Values
-from mrlm.environments.shared.content import content
 
 _TABLES = content(__file__, "names.yaml")
 NAMES: dict[str, list[str]] = {kind: names.split() for kind, names in _TABLES["names"].items()}

@@ -5,10 +5,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from mrlm.core.content import content
 from mrlm.core.environment import Split
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.templates import compiled
-from mrlm.environments.shared.content import content
 from mrlm.environments.shared.rows import is_held_out
 
 WORDS = ("level", "stone", "radar", "audio", "sky", "noon", "queue", "tree", "civic", "rhythm")

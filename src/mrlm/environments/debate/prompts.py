@@ -1,8 +1,8 @@
 """Prompts of debaters, and speeches of the expert."""
 
+from mrlm.core.content import content
 from mrlm.environments.debate.judging import Speech
 from mrlm.environments.debate.topics import Side, Topic
-from mrlm.environments.shared.content import content
 from mrlm.environments.shared.games import Style
 
 FRAMES: list[list[str]] = content(__file__)["frames"]

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from mrlm.core.content import content
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Speech, scored
 from mrlm.environments.debate.topics import SIDES
-from mrlm.environments.shared.content import content
 from mrlm.environments.shared.rows import at_least
 
 WEIGHTS = {"length": 0.2, "evidence": 0.25, "reasoning": 0.25, "structure": 0.15, "relevance": 0.15}

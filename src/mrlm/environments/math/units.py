@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from mrlm.environments.shared.content import content
+from mrlm.core.content import content
 
 _KNOWN: dict[str, tuple[str, Fraction]] = {
     name: (dimension, Fraction(factor))

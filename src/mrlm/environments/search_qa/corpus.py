@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
+from mrlm.core.content import content
 from mrlm.core.environment import Split
-from mrlm.environments.shared.content import content
 from mrlm.environments.tools.search import Document
 
 _LAND = content(__file__, "corpus.json")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from mrlm.environments.shared.content import content
+from mrlm.core.content import content
 from mrlm.environments.tools.search import Document
 
 _ATLAS = content(__file__, "atlas.json")

@@ -3,7 +3,7 @@ people, things and places."""
 
 from random import Random
 
-from mrlm.environments.shared.content import content
+from mrlm.core.content import content
 
 KINDS = content(__file__)
 """`short_post`: posts of three sentences, with summaries of about 9 and about 24 words.

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from mrlm.core.content import content
 from mrlm.core.errors import ConfigError
-from mrlm.environments.shared.content import content
 
 
 @dataclass(frozen=True, slots=True)

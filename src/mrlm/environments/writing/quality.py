@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from mrlm.environments.shared.content import content
+from mrlm.core.content import content
 from mrlm.environments.writing.presets import LengthSpan, WritingRules
 from mrlm.environments.writing.words import (
     FUNCTION_WORDS,

@@ -4,7 +4,7 @@ sentences."""
 import re
 from collections.abc import Iterator, Sequence
 
-from mrlm.environments.shared.content import content
+from mrlm.core.content import content
 
 
 def word_set(text: str) -> frozenset[str]:
