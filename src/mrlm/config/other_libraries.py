@@ -4,7 +4,6 @@ Those with an equivalent are in `aliases.yaml`."""
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 OFF: tuple[object, ...] = (None, False)
@@ -28,9 +27,9 @@ class Refused:
 
 def read_table(name: str) -> Any:
     """The content of a YAML file of this package."""
-    import yaml  # not needed for --help on the command line
+    from mrlm.core.content import content  # not needed for --help on the command line
 
-    return yaml.safe_load(files("mrlm.config").joinpath(name).read_text(encoding="utf-8"))
+    return content(__file__, name)
 
 
 @cache

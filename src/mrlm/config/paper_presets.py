@@ -47,10 +47,10 @@ def read_presets(file: Path) -> dict[str, PaperPreset]:
     value and the value's place in the paper."""
     if not file.is_file():
         return {}
-    import yaml  # not needed for --help on the command line
+    from mrlm.core.content import parse_yaml  # not needed for --help on the command line
 
     presets = {}
-    for name, row in yaml.safe_load(file.read_text(encoding="utf-8")).items():
+    for name, row in parse_yaml(file.read_text(encoding="utf-8")).items():
         settings = {setting: tuple(both) for setting, both in row["settings"].items()}
         rate = tuple(row["learning_rate"]) if "learning_rate" in row else None
         presets[name] = PaperPreset(row["paper"], settings, rate, tuple(row["departs"]))

@@ -8,7 +8,13 @@ from typing import Any
 
 import yaml
 
+from mrlm.core.content import Loader
 from mrlm.core.errors import ConfigError
+
+try:
+    from yaml import CSafeDumper as Dumper
+except ImportError:  # PyYAML was built without libyaml
+    from yaml import SafeDumper as Dumper
 
 FLOAT = re.compile(
     r"^[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"
@@ -26,34 +32,11 @@ NEVER = re.compile(r"(?!)")
 MERGE = "tag:yaml.org,2002:merge"
 
 
-class _Loader(yaml.SafeLoader):
-    """A safe loader that rejects duplicate keys, and checks sizes before constructing values, as
-    the expansion of aliases and merges grows polynomially with the length of the text."""
-
-    depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """A node of the document, with a check of its depth."""
-        self.depth += 1
-        if self.depth > DEEPEST + 1:
-            problem = f"it is nested more than {DEEPEST} levels deep"
-            mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(None, None, problem, mark)
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        name = isinstance(parent, yaml.SequenceNode) or (parent is not None and index is None)
-        if isinstance(node, yaml.ScalarNode) and AMBIGUOUS.get(node.tag, NEVER).match(node.value):
-            if name:  # a key or an item of a list: an agent that is called so
-                node.tag = TEXT
-            elif node.tag != BOOL:
-                problem = (
-                    f"{node.value} is octal to some readers; write it without the 0 or quote it"
-                )
-                raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
-        return node
+class _Loader(Loader):
+    """A safe loader that rejects duplicate keys."""
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(Dumper):
     """A dumper that quotes text which `_Loader` would not read as text."""
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -140,6 +123,10 @@ def _value(text: str, where: str) -> Any:
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
+    except yaml.MarkedYAMLError:
+        yaml.compose(text, yaml.SafeLoader)  # its errors say more than those of libyaml
+        raise
+    else:
         if node is None:
             return None
         _check_size(node, where)
@@ -152,7 +139,8 @@ def _value(text: str, where: str) -> Any:
 class _Sizes:
     """The sizes of nodes with their aliases expanded: depth of lists and mappings, number of
     values, and, in a mapping, number of entries including merged ones. `merged` is the sum over all
-    nodes."""
+    nodes. They are checked before values are constructed, as the expansion of aliases and merges
+    grows polynomially with the length of the text."""
 
     known: dict[int, tuple[int, int, int] | None] = field(default_factory=dict)
     merged: int = 0
@@ -160,6 +148,7 @@ class _Sizes:
     def of(self, node: yaml.Node) -> tuple[int, int, int]:
         """Depth, values and entries; shared nodes are measured once."""
         if not isinstance(node, yaml.CollectionNode):
+            _check_octal(node)
             return 0, 1, 0
         if id(node) in self.known:
             size_found = self.known[id(node)]
@@ -172,16 +161,34 @@ class _Sizes:
         if isinstance(node, yaml.MappingNode):
             pairs = [(key, value) for key, value in node.value if key.tag != MERGE]
             entries, parts = len(pairs), [part for pair in pairs for part in pair]
+            for key, _ in pairs:
+                _read_as_text(key)
             sources = [value for key, value in node.value if key.tag == MERGE]
             for source in sources:
                 many = source.value if isinstance(source, yaml.SequenceNode) else [source]
                 brought = sum(self.of(part)[2] for part in many)
                 entries, self.merged = entries + brought, self.merged + brought
             parts += sources
+        else:
+            for part in parts:
+                _read_as_text(part)
         sizes = [self.of(part) for part in parts]
         levels = 1 + max((size[0] for size in sizes), default=0)
         size_found = self.known[id(node)] = levels, 1 + sum(size[1] for size in sizes), entries
         return size_found
+
+
+def _read_as_text(node: yaml.Node) -> None:
+    """Make `no` or `010` text: as a key or an item of a list it is a name."""
+    if isinstance(node, yaml.ScalarNode) and AMBIGUOUS.get(node.tag, NEVER).match(node.value):
+        node.tag = TEXT
+
+
+def _check_octal(node: yaml.Node) -> None:
+    """Reject a number that is octal in YAML 1.1 only."""
+    if node.tag == INT and AMBIGUOUS[INT].match(node.value):
+        problem = f"{node.value} is octal to some readers; write it without the 0 or quote it"
+        raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
 
 
 def _check_size(node: yaml.Node, where: str) -> None:
@@ -189,9 +196,7 @@ def _check_size(node: yaml.Node, where: str) -> None:
     sizes = _Sizes()
     depth, count, _ = sizes.of(node)
     if depth > DEEPEST:
-        raise ConfigError(
-            f"{where}: it is nested {depth} levels deep; at most {DEEPEST} are allowed"
-        )
+        raise ConfigError(f"{where}: it is nested more than {DEEPEST} levels deep")
     if count > LARGEST:
         raise ConfigError(f"{where}: with its aliases written out it holds {count} values")
     if sizes.merged > MERGED:

@@ -5,11 +5,9 @@ held-out splits. The table is `presets.yaml`; rows are read in `data/sources.py`
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from mrlm.core.content import content
 from mrlm.core.errors import DataError
 from mrlm.data.final_answer import after_hashes, boxed
 
@@ -118,6 +116,7 @@ def _preset(name: str, row: dict[str, Any]) -> DatasetPreset:
     return DatasetPreset(name, **{**row, "extract": extract, "keep": tuple(row.get("keep", ()))})
 
 
-_TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
-PRESETS: dict[str, DatasetPreset] = {name: _preset(name, row) for name, row in _TABLE.items()}
+PRESETS: dict[str, DatasetPreset] = {
+    name: _preset(name, row) for name, row in content(__file__).items()
+}
 """Name -> data set (`presets.yaml`)."""

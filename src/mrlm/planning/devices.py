@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from mrlm.config.errors import did_you_mean
+from mrlm.core.content import content
 from mrlm.core.errors import ConfigError
 
 GB, TERA = 1e9, 1e12
@@ -57,7 +58,7 @@ class Device:
 
 
 def _datasheets() -> dict[str, Device]:
-    table = yaml.safe_load(Path(__file__).with_name("devices.yaml").read_text(encoding="utf-8"))
+    table = content(__file__)
     source = "datasheet: dense; network of a node as in the maker's own systems"
     return {
         name: Device(

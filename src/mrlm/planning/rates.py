@@ -2,19 +2,12 @@
 in `rates.yaml`."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from mrlm.core.content import content
 from mrlm.planning.devices import Device
 
-_VALUES: dict[str, Any] = {
-    name: row["value"]
-    for name, row in yaml.safe_load(
-        Path(__file__).with_name("rates.yaml").read_text(encoding="utf-8")
-    ).items()
-}
+_VALUES: dict[str, Any] = {name: row["value"] for name, row in content(__file__).items()}
 MATRIX_SHARE: float = _VALUES["MATRIX_SHARE"]
 NARROWNESS: float = _VALUES["NARROWNESS"]
 ATTENTION_SHARE: float = _VALUES["ATTENTION_SHARE"]

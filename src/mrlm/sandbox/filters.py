@@ -6,19 +6,15 @@ import functools
 import os
 import struct
 import tempfile
-from pathlib import Path
 from socket import AF_UNIX
 from typing import Any
 
-import yaml
-
+from mrlm.core.content import content
 from mrlm.sandbox.types import SandboxUnavailableError
 
 STANDS_FOR_PID = 0x7ABC0DE5
 """Placeholder in a rule for the id of the process, which is known only when it exists."""
-CALLS: dict[str, list[str]] = yaml.safe_load(
-    Path(__file__).with_name("filters.yaml").read_text(encoding="utf-8")
-)
+CALLS: dict[str, list[str]] = content(__file__)
 """The refused system calls: `always`, and those of a program without namespaces of its own."""
 NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 """Flags of `clone` that create a new namespace."""

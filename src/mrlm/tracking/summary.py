@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from mrlm.core.content import parse_yaml
 from mrlm.core.progress import aligned, counted
 from mrlm.core.statistics import Z
 from mrlm.tracking.console import clock
@@ -64,7 +63,7 @@ def _configs(folder: Path) -> list[dict[str, Any]]:
     config_files = [folder / "config.yaml"]
     if not config_files[0].is_file():
         config_files = sorted(folder.glob("*/config.yaml"), key=number)
-    return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in config_files]
+    return [parse_yaml(path.read_text(encoding="utf-8")) for path in config_files]
 
 
 def _about(config: Mapping[str, Any], rows: Rows) -> str:

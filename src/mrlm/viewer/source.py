@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from mrlm.core.content import parse_yaml
 from mrlm.core.errors import ConfigError
 from mrlm.record.files import PLAIN, episode_file
 from mrlm.record.filters import Filter
@@ -48,7 +49,7 @@ class ViewedStage:
     @property
     def config(self) -> dict[str, Any]:
         try:
-            settings = yaml.safe_load(self.config_text)
+            settings = parse_yaml(self.config_text)
         except yaml.YAMLError:
             return {}
         return settings if isinstance(settings, dict) else {}
