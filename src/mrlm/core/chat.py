@@ -242,15 +242,15 @@ class Chat:
         trained: Callable[[int], bool],
         generate: bool,
         whole: bool = False,
-    ) -> tuple[list[dict[str, Any]], str]:
+    ) -> tuple[list[dict[str, Any]], str, tuple[int, str] | None]:
         """The first form of the conversation that the template accepts without leaving out a call
-        (or, if it is to be `whole`, a text), and its text."""
+        (or, if it is to be `whole`, a text), its text, and what is left out nevertheless."""
         conversation = [self._as_dict(message, index) for index, message in enumerate(messages)]
         if not self.takes_tools and (named := explained(conversation)) is not conversation:
             self.say(f"{self.title} explains no tools; they are described in the system message")
             conversation, whole = named, True
         refused: TemplateError | None = None
-        partial: tuple[list[dict[str, Any]], str] | None = None
+        partial: tuple[list[dict[str, Any]], str, tuple[int, str]] | None = None
         for rewrite in (
             list,
             lambda conversation: alternating(conversation, trained),
@@ -264,18 +264,19 @@ class Chat:
                     refused = refused or error
                     continue
                 called = any("tool_calls" in item for item in form)
-                if (called or whole) and lost(form, self.apply) is not None:
-                    partial = partial or (form, text)
+                missing = lost(form, self.apply) if called or whole else None
+                if missing is not None:
+                    partial = partial or (form, text, missing)
                     continue
                 if rewrite is not list:
                     self.say(
                         f"the chat template refused the conversation ({refused or 'in part'}); "
                         "messages were merged or given another role"
                     )
-                return self.confined(form, text, generate)
+                return *self.confined(form, text, generate), None
         if partial is not None:
             self.say(f"{self.title} leaves out a message or a tool call of a conversation")
-            return self.confined(*partial, generate)
+            return *self.confined(*partial[:2], generate), partial[2]
         raise ChatTemplateError(f"{self.title} refuses the conversation: {refused}") from refused
 
     def check(self) -> None:

@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 from mrlm.core.chat import Chat
 from mrlm.core.control_tokens import GUARD, unguarded
 from mrlm.core.errors import ChatTemplateError
-from mrlm.core.template_messages import contains, lost, plain, text_of
+from mrlm.core.template_messages import contains, plain, text_of
 from mrlm.core.template_work import Rendering, unusable
 from mrlm.core.types import Message
 
@@ -54,8 +54,7 @@ def samples(
         ChatTemplateError: the template leaves out a text, a call or a trained thought, or does not
             identify the assistant's tokens.
     """
-    dicts, text = chat.acceptable(messages, trained, generate=False, whole=True)
-    missing = lost(dicts, chat.apply)
+    dicts, text, missing = chat.acceptable(messages, trained, generate=False, whole=True)
     if missing is not None:
         index, what = missing
         raise ChatTemplateError(_left_out(chat, dicts[index]["sources"][-1], what))
@@ -63,7 +62,7 @@ def samples(
         ids, spans = _spans(chat, dicts, text, trained)
         for span in spans:
             thought = chat.thought(messages[span.message])
-            if not contains(chat.tokenizer.decode(ids[span.start : span.end]), thought):
+            if thought and not contains(chat.tokenizer.decode(ids[span.start : span.end]), thought):
                 raise Rewritten(unusable("it removes thoughts"))
         return [TrainedMessage(s.message, ids[: s.start], ids[s.start : s.end]) for s in spans]
     except Rewritten:
@@ -85,7 +84,8 @@ def transcript(
         ChatTemplateError: the template neither marks generations nor keeps its prefixes.
     """
     try:
-        return _spans(chat, *chat.acceptable(messages, trained, generate=False), trained)
+        dicts, text, _ = chat.acceptable(messages, trained, generate=False)
+        return _spans(chat, dicts, text, trained)
     except Rewritten as error:
         raise ChatTemplateError(str(error)) from None
 
