@@ -12,7 +12,9 @@ import torch
 import yaml
 from vllm_server import FLAGS, Vllm, folder_of, served
 
-from mrlm import Callback, default_model, load_config, run_experiment
+from distilled import group, moved
+from mrlm import Callback, Learner, default_model, load_config, run_experiment
+from mrlm.algorithms.distill import Distill
 from mrlm.core.errors import EngineError
 
 pytestmark = pytest.mark.skipif(
@@ -97,6 +99,24 @@ def mismatches(result: Any) -> list[float]:
 
 def engine_of(server: Vllm, **more: Any) -> dict[str, Any]:
     return {"name": "vllm", "base_url": server.url, **more}
+
+
+def test_a_teacher_gives_the_numbers_of_one_here(server: Vllm, model: Any, tokenizer: Any) -> None:
+    """Distillation from its scores: of sampled tokens the loss and the gradient, of the likeliest a
+    part of the divergence over all tokens."""
+    endpoint = {"base_url": f"{server.url}/v1", "model": str(server.folder)}
+    results: dict[tuple[str, bool], list[Any]] = {}
+    for kind, far in (("sampled", True), ("sampled", False), ("top_k", True), ("forward", False)):
+        student, teacher = moved(model), None if far else model
+        algorithm = Distill(divergence=kind, **({"teacher_endpoint": endpoint} if far else {}))
+        loss = Learner(student, tokenizer, algorithm, reference=teacher).calculate_loss([group()])
+        loss.backward()
+        results[kind, far] = [loss.detach(), *(weight.grad for weight in student.parameters())]
+    for one, other in zip(results["sampled", True], results["sampled", False], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    part, whole = (float(results[key][0]) for key in (("top_k", True), ("forward", False)))
+    print("top_k", part, "forward", whole)
+    assert 0 < part <= whole
 
 
 @pytest.mark.parametrize("sleep", [False, True])
