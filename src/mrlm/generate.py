@@ -49,11 +49,8 @@ class Generator:
         return self.batch_generate([rollout])[0]
 
     def batch_generate(self, rollouts: Sequence[Rollout]) -> list[Message]:
-        """Append the next MODEL message to each rollout, all in one batch.
-
-        Raises:
-            ConfigError: a rollout has no message to answer, or does not fit the model.
-        """
+        """Append the next MODEL message to each rollout, all in one batch. Raises `ConfigError`: a
+        rollout has no message to answer, or does not fit the model."""
         prompts = []
         for index, rollout in enumerate(rollouts):
             if not rollout.messages:
@@ -132,11 +129,8 @@ class ModelGenerate(Generator):
 
     def rollout_generate_response(self, rollout: Rollout) -> Message:
         """Returns the next MODEL message of a rollout, to be added with `rollout.add_messages`; of
-        those that were sampled before and not added, the rollout has no turn any more.
-
-        Raises:
-            ConfigError: as of `Generator.batch_generate`.
-        """
+        those that were sampled before and not added, the rollout has no turn any more. Raises
+        `ConfigError`: as of `Generator.batch_generate`."""
         present = {id(message.turn) for message in rollout.messages}
         rollout.turns[:] = [turn for turn in rollout.turns if id(turn) in present]
         message = self.generate(rollout)

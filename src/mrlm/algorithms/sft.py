@@ -121,11 +121,8 @@ class SFT(Algorithm):
                     because(turn, "weight {:+}", weight)
 
     def _check_observed(self, counts: Mapping[str, float]) -> None:
-        """Stop if a chat template leaves a policy no observation to train on.
-
-        Raises:
-            ChatTemplateError: no observation of its agents continues one of their turns.
-        """
+        """Stop if a chat template leaves a policy no observation to train on. Raises
+        `ChatTemplateError`: no observation of its agents continues one of their turns."""
         for key, count in counts.items():
             kind, _, policy = key.partition(":")
             if kind == "rewritten" and count and not counts.get(f"world:{policy}"):

@@ -161,11 +161,8 @@ class ExperimentConfig(Section):
 
     def stage_configs(self) -> list[tuple[str, "ExperimentConfig"]]:
         """The runs of this experiment in order, each with its name: its stages, or itself (named
-        `""`). Sections of algorithms that a stage does not use are left out of it.
-
-        Raises:
-            ConfigError: a stage is invalid; its keys start with `stages.<index>`.
-        """
+        `""`). Sections of algorithms that a stage does not use are left out of it. Raises
+        `ConfigError`: a stage is invalid; its keys start with `stages.<index>`."""
         if not self.stages:
             return [("", self)]
         whole = self.given()

@@ -207,11 +207,8 @@ class Chat:
     # -- input of the template ---------------------------------------------------------------------
 
     def apply(self, messages: list[dict[str, Any]], generate: bool) -> str:
-        """The text of a conversation in the form of the template.
-
-        Raises:
-            TemplateError: the template refuses it, or cannot render it.
-        """
+        """The text of a conversation in the form of the template. Raises `TemplateError`: the
+        template refuses it, or cannot render it."""
         variables = self.variables(messages)
         with Rendering():
             return self.tokenizer.apply_chat_template(
@@ -280,11 +277,8 @@ class Chat:
         raise ChatTemplateError(f"{self.title} refuses the conversation: {refused}") from refused
 
     def check(self) -> None:
-        """Check that the template can be parsed.
-
-        Raises:
-            ChatTemplateError: it cannot; the message names its file and the line.
-        """
+        """Check that the template can be parsed. Raises `ChatTemplateError`: it cannot; the message
+        names its file and the line."""
         try:
             self.apply([{"role": "user", "content": "x"}], True)
         except TemplateSyntaxError as error:

@@ -74,11 +74,8 @@ class Control:
         self._matched_normal = any(added[name].normalized for name in names if name in added)
 
     def guard(self, text: str) -> str:
-        """The text with a guard in every spelled control token.
-
-        Raises:
-            DataError: the text has half of a surrogate pair.
-        """
+        """The text with a guard in every spelled control token. Raises `DataError`: the text has
+        half of a surrogate pair."""
         well_formed(text, "a text of a conversation")
         text = text.replace(GUARD, "")
         match = self._pattern.search(text)

@@ -234,11 +234,8 @@ def accepted_parameters(function: Callable[..., Any], names: tuple[str, ...]) ->
 
 def as_environment(env: object) -> Environment:
     """A user's environment as an `Environment`: from an instance of either base class, or from a
-    class or function that creates one.
-
-    Raises:
-        ConfigError: it is neither, or a language model that is trained.
-    """
+    class or function that creates one. Raises `ConfigError`: it is neither, or a language model
+    that is trained."""
     if isinstance(env, Environment):
         return env
     if isinstance(env, SimulatedEnvironment):
@@ -259,11 +256,8 @@ def as_environment(env: object) -> Environment:
 
 
 def validated_reward(reward: object, where: str) -> Reward:
-    """`reward` as a `Reward` with a finite value; `None` is a missing one.
-
-    Raises:
-        RewardError: it is not a finite number; the message starts with `where`.
-    """
+    """`reward` as a `Reward` with a finite value; `None` is a missing one. Raises `RewardError`: it
+    is not a finite number; the message starts with `where`."""
     if reward is None or (isinstance(reward, Reward) and reward.value is None):
         return Reward(0.0, known=False)
     if isinstance(reward, bool | int | float):

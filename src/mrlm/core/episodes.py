@@ -86,11 +86,8 @@ class Episode:
     def close(self, status: Status) -> "Episode":
         """End the episode. Unless it failed, its rewards are then consistent: `step_rewards` has an
         entry for every joint step in which an agent acted (0 for an incomplete one), their sum is
-        `reward`, and the turns of a rollout are in the order of their steps.
-
-        Raises:
-            EpisodeError: the rewards are inconsistent.
-        """
+        `reward`, and the turns of a rollout are in the order of their steps. Raises `EpisodeError`:
+        the rewards are inconsistent."""
         self.status = status
         if not self.failed:
             self._settle()

@@ -47,11 +47,8 @@ def faces() -> dict[str, Face]:
 
 
 def attribute(module: str, name: str) -> Any:
-    """The derived object `name` of an algorithm's module.
-
-    Raises:
-        AttributeError: it is not a derived name.
-    """
+    """The derived object `name` of an algorithm's module. Raises `AttributeError`: it is not a
+    derived name."""
     face = faces().get(name)
     if face is None or module != f"mrlm.algorithms.{face.algorithm}":
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -74,11 +74,8 @@ class Confined:
         )
 
     def __call__(self, messages: Messages, text: str, generate: bool) -> tuple[Messages, str]:
-        """A conversation that `holds`, and its text: the given one, or spelled out.
-
-        Raises:
-            ChatTemplateError: the template makes control tokens of any spelling.
-        """
+        """A conversation that `holds`, and its text: the given one, or spelled out. Raises
+        `ChatTemplateError`: the template makes control tokens of any spelling."""
         if self.holds(messages, text, generate):
             return messages, text
         for form in FORMS:

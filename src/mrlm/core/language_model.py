@@ -67,11 +67,8 @@ class LLMEnvironment:
 
     @property
     def environment(self) -> Any:
-        """The model as an environment (`env_type: world_model`), created on first use.
-
-        Raises:
-            ConfigError: it is behind an API, or a field does not apply to an environment.
-        """
+        """The model as an environment (`env_type: world_model`), created on first use. Raises
+        `ConfigError`: it is behind an API, or a field does not apply to an environment."""
         if self._environment is None:
             arguments = {name: getattr(self, name) for name in AS_ENVIRONMENT}
             arguments = {name: value for name, value in arguments.items() if value is not None}
@@ -93,10 +90,7 @@ class LLMEnvironment:
 
     def step(self, action: Message | Mapping[str, Message]) -> Any:
         """Process a message of the agent; returns a `StepResult`, awaited inside an event loop.
-
-        Raises:
-            ConfigError: it is called with a conversation; use `respond` for those.
-        """
+        Raises `ConfigError`: it is called with a conversation; use `respond` for those."""
         if not isinstance(action, Message | Mapping):
             raise ConfigError(
                 "LLMEnvironment.step takes the message of an agent, as every environment does; "
@@ -109,11 +103,8 @@ class LLMEnvironment:
         return self.environment.step(action)
 
     def check_policy(self) -> None:
-        """Check that a model used as a policy has no fields of an environment.
-
-        Raises:
-            ConfigError: one of them is set.
-        """
+        """Check that a model used as a policy has no fields of an environment. Raises
+        `ConfigError`: one of them is set."""
         for name in AS_ENVIRONMENT:
             if getattr(self, name) is not None:
                 raise ConfigError(

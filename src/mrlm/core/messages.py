@@ -87,11 +87,8 @@ def write_message(message: Message) -> dict[str, Any]:
 
 
 def read_tools(value: Any, where: str) -> list[dict[str, Any]]:
-    """The descriptions of tools in a column: a list of objects, or the JSON text of one.
-
-    Raises:
-        DataError: it is neither.
-    """
+    """The descriptions of tools in a column: a list of objects, or the JSON text of one. Raises
+    `DataError`: it is neither."""
     if isinstance(value, str):
         value = _decoded(value, f"{where}: tools")
     if not isinstance(value, Sequence) or not all(isinstance(tool, Mapping) for tool in value):

@@ -49,11 +49,7 @@ class PromptTemplate:
 
 def by_agent(formatters: Any, agents: Sequence[str]) -> dict[str, Any]:
     """Agent -> its formatter: from one for all, a list in the order of the agents, or a mapping;
-    empty for `None`.
-
-    Raises:
-        ConfigError: they are not those of the agents.
-    """
+    empty for `None`. Raises `ConfigError`: they are not those of the agents."""
     if formatters is None:
         return {}
     if isinstance(formatters, Mapping):

@@ -41,11 +41,8 @@ class Retries:
     count: int = 0
 
     async def run(self, job: Callable[[], Awaitable[T]], title: str) -> T:
-        """The result of a job; it is repeated when it raises `Passing`.
-
-        Raises:
-            EngineError: it never succeeded; `title` names the server.
-        """
+        """The result of a job; it is repeated when it raises `Passing`. Raises `EngineError`: it
+        never succeeded; `title` names the server."""
         failure = ""
         for attempt in range(self.most + 1):
             try:

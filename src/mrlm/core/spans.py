@@ -49,11 +49,8 @@ def samples(
 ) -> list[TrainedMessage]:
     """The trained messages of a conversation with their prompts. Each prompt continues the tokens
     of the message before it, or is rendered by itself if the template rewrites earlier turns.
-
-    Raises:
-        ChatTemplateError: the template leaves out a text, a call or a trained thought, or does not
-            identify the assistant's tokens.
-    """
+    Raises `ChatTemplateError`: the template leaves out a text, a call or a trained thought, or does
+    not identify the assistant's tokens."""
     dicts, text, missing = chat.acceptable(messages, trained, generate=False, whole=True)
     if missing is not None:
         index, what = missing
@@ -78,11 +75,8 @@ def samples(
 def transcript(
     chat: Chat, messages: Sequence[Message], trained: Callable[[int], bool] = lambda index: True
 ) -> tuple[list[int], list[Span]]:
-    """Ids of a whole conversation, and the spans of its trained assistant messages.
-
-    Raises:
-        ChatTemplateError: the template neither marks generations nor keeps its prefixes.
-    """
+    """Ids of a whole conversation, and the spans of its trained assistant messages. Raises
+    `ChatTemplateError`: the template neither marks generations nor keeps its prefixes."""
     try:
         dicts, text, _ = chat.acceptable(messages, trained, generate=False)
         return _spans(chat, dicts, text, trained)

@@ -54,11 +54,7 @@ def share_interval(shares: Sequence[float]) -> Interval:
 
 def pass_at_k(passed: int, total: int, k: int) -> float:
     """Probability that at least one of `k` of the `total` episodes passes, without replacement
-    (Chen et al. 2021, arXiv 2107.03374, eq. 1).
-
-    Raises:
-        ValueError: fewer than `k` episodes.
-    """
+    (Chen et al. 2021, arXiv 2107.03374, eq. 1). Raises `ValueError`: fewer than `k` episodes."""
     if not 1 <= k <= total:
         raise ValueError(f"k={k} episodes cannot be drawn from {total}")
     if total - passed < k:

@@ -167,10 +167,7 @@ class StepResult:
 
     def __iter__(self) -> Iterator[Observation | Reward]:
         """Observation and reward of an environment with one agent: `obs, reward = env.step(...)`.
-
-        Raises:
-            EpisodeError: it has several agents.
-        """
+        Raises `EpisodeError`: it has several agents."""
         agents = {*self.observations, *self.rewards}
         if len(agents) > 1:
             raise EpisodeError(

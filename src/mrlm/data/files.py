@@ -23,11 +23,8 @@ def items(source: Any, word: str) -> Iterator[Located]:
 
 
 def read_file(path: Path) -> Iterator[Located]:
-    """The rows of a file, one by one; only `.json` is read as a whole.
-
-    Raises:
-        DataError: the file type is unknown, or the file cannot be read.
-    """
+    """The rows of a file, one by one; only `.json` is read as a whole. Raises `DataError`: the file
+    type is unknown, or the file cannot be read."""
     readers = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}
     reader = readers.get(path.suffix.lower())
     if reader is None:
@@ -114,11 +111,8 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write rows as a parquet file; returns their number. All of them are held in memory.
-
-    Raises:
-        DataError: the packages are missing, or a column contains values of different types.
-    """
+    """Write rows as a parquet file; returns their number. All of them are held in memory. Raises
+    `DataError`: the packages are missing, or a column contains values of different types."""
     try:
         import pyarrow.parquet
     except ImportError as error:

@@ -53,11 +53,8 @@ class DatasetPreset:
         return (self.train, self.held_out) if self.held_out else (self.train,)
 
     def row(self, value: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """A row under our names; `where` is its location, for errors.
-
-        Raises:
-            DataError: a column is missing, or contains no answer.
-        """
+        """A row under our names; `where` is its location, for errors. Raises `DataError`: a column
+        is missing, or contains no answer."""
         row: dict[str, Any] = {}
         for ours, theirs in self.columns.items():
             if value.get(theirs) is None:

@@ -44,11 +44,8 @@ class DataSource:
 
 
 def find(source: Any) -> DataSource:
-    """The data set of a user's setting: see `read_rows`.
-
-    Raises:
-        DataError: the type is not supported, or the file or folder does not exist.
-    """
+    """The data set of a user's setting: see `read_rows`. Raises `DataError`: the type is not
+    supported, or the file or folder does not exist."""
     if isinstance(source, DataSource):
         return source
     if isinstance(source, str) and not source.strip():
@@ -100,11 +97,8 @@ def hub_source(preset: DatasetPreset) -> DataSource:
 
 
 def with_preset(source: str | Path, preset: DatasetPreset) -> DataSource:
-    """A local path or hub id with rows in the form of a preset.
-
-    Raises:
-        DataError: the file or folder does not exist.
-    """
+    """A local path or hub id with rows in the form of a preset. Raises `DataError`: the file or
+    folder does not exist."""
     local = _local(source, preset)
     if local is not None:
         return local

@@ -161,11 +161,8 @@ def join(section: DistributedConfig) -> Peers:
 
 
 def check_alone(section: DistributedConfig) -> bool:
-    """Whether a run shards its models.
-
-    Raises:
-        ConfigError: it does, and nothing has started several processes.
-    """
+    """Whether a run shards its models. Raises `ConfigError`: it does, and nothing has started
+    several processes."""
     cut = section.enabled and section.strategy == "fsdp"
     if cut and not is_initialized() and "WORLD_SIZE" not in os.environ:
         raise ConfigError(

@@ -86,10 +86,7 @@ ENOUGH = 1.0
 def find_device(name: str) -> Device:
     """A device of `devices.yaml`, `cpu` (this machine, measured in a second or two), `auto` (its
     GPU, or else `cpu`), or a YAML file with fields of `Device`, with `like: NAME` for missing ones.
-
-    Raises:
-        ConfigError: the device is unknown, or the file is invalid.
-    """
+    Raises `ConfigError`: the device is unknown, or the file is invalid."""
     if name.lower() == "auto":
         name = device_here()
     if name.lower() in DEVICES:
@@ -106,11 +103,8 @@ def find_device(name: str) -> Device:
 
 
 def device_here() -> str:
-    """The name of this machine's GPU in the table of devices, or `cpu`.
-
-    Raises:
-        ConfigError: the table does not have this GPU.
-    """
+    """The name of this machine's GPU in the table of devices, or `cpu`. Raises `ConfigError`: the
+    table does not have this GPU."""
     import torch
 
     if not torch.cuda.is_available():

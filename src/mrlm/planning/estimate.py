@@ -222,11 +222,8 @@ def counts_up_to(devices: int) -> list[int]:
 
 
 def nodes_of(devices: int, nodes: int | None, device: Device) -> int:
-    """The number of nodes of some devices.
-
-    Raises:
-        ConfigError: they cannot be divided among the nodes.
-    """
+    """The number of nodes of some devices. Raises `ConfigError`: they cannot be divided among the
+    nodes."""
     if devices < 1 or (nodes is not None and nodes < 1):
         options = f"--devices {devices}" + ("" if nodes is None else f" --nodes {nodes}")
         raise ConfigError(f"{options}: give at least 1")

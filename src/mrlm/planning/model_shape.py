@@ -128,11 +128,8 @@ def similar(name: str) -> str:
 
 
 def parameters_of(text: str) -> int:
-    """Parse `7B`, `0.5B`, `350M` or a number as a number of weights.
-
-    Raises:
-        ConfigError: it has another form.
-    """
+    """Parse `7B`, `0.5B`, `350M` or a number as a number of weights. Raises `ConfigError`: it has
+    another form."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmbt]?)\s*", text, re.IGNORECASE)
     if match is None or float(match[1]) <= 0:
         raise ConfigError(f"--params {text}: write it as 7B, 0.5B, 350M or a number")
@@ -144,11 +141,8 @@ def shape_of_size(
     count: int, layers: int | None = None, hidden: int | None = None, vocab: int | None = None
 ) -> ModelShape:
     """The probable shape of a model with `count` weights: that of the nearest public model, scaled.
-    Given dimensions are kept.
-
-    Raises:
-        ConfigError: no model of that size has such layers or such a vocabulary.
-    """
+    Given dimensions are kept. Raises `ConfigError`: no model of that size has such layers or such a
+    vocabulary."""
     pattern = min(_public().values(), key=lambda shape: abs(math.log(shape.parameters / count)))
     vocab = vocab or (pattern.vocab if hidden is None else VOCABULARY)
     layers = layers or pattern.layers

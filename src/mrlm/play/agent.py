@@ -172,10 +172,7 @@ class Agent:
 
     def _prompt(self, seen: Sequence[Message]) -> Prompt:
         """The prompt: the conversation in ids, or, for a policy behind an API, only its new text.
-
-        Raises:
-            EpisodeError: a message is no text.
-        """
+        Raises `EpisodeError`: a message is no text."""
         try:
             if self.settings.chat is not None:
                 return self.settings.chat.prompt(seen, after=self._last_own(seen))

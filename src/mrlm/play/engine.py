@@ -88,11 +88,7 @@ class ConcurrentEngine(Engine, Protocol):
     a failure affects no other request. It retries by itself."""
 
     async def one(self, request: Request) -> Completion:
-        """The completion of one request.
-
-        Raises:
-            EngineError: no completion.
-        """
+        """The completion of one request. Raises `EngineError`: no completion."""
         ...
 
 

@@ -85,10 +85,7 @@ class EpisodeRunner:
     def fork(self, count: int) -> Sequence[EpisodeRunner]:
         """Fork the episode `count` ways from the current state: this runner and copies of it, with
         episodes and agents (`runner.agents`) of their own. An evaluation continues only one way.
-
-        Raises:
-            ConfigError: the environment cannot be copied.
-        """
+        Raises `ConfigError`: the environment cannot be copied."""
         if self.follow is not None:
             return [_followed(self, self.follow, self.episode.path)]
         family = self._twins(count if self.forking else 1, self.episode.path)
@@ -97,10 +94,7 @@ class EpisodeRunner:
 
     def open(self) -> Sequence[EpisodeRunner]:
         """Open every episode of the group right after the reset: this runner and copies of it.
-
-        Raises:
-            ConfigError: the environment cannot be copied.
-        """
+        Raises `ConfigError`: the environment cannot be copied."""
         if self.follow is not None:
             return [_followed(self, self.follow, self.episode.path[:-1])]
         return self._twins(self.siblings, self.episode.path[:-1])

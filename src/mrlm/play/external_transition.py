@@ -178,11 +178,8 @@ class Turning:
         self.formatted: bool = replaces and not self.external_prompt_passthrough
 
     def joined(self, others: Mapping[str, Any]) -> "Turning":
-        """These settings, with defaults replaced by those of the workflow.
-
-        Raises:
-            ConfigError: a setting has two values.
-        """
+        """These settings, with defaults replaced by those of the workflow. Raises `ConfigError`: a
+        setting has two values."""
         workflow = Turning(**others)
         settings: dict[str, Any] = {}
         for name, default in TURN_SETTINGS.items():
@@ -196,11 +193,8 @@ class Turning:
         return Turning(**settings)
 
     def check(self) -> None:
-        """Refuse several turns without prompts for them, and prompts that no turn reads.
-
-        Raises:
-            ConfigError: the setting to change.
-        """
+        """Refuse several turns without prompts for them, and prompts that no turn reads. Raises
+        `ConfigError`: the setting to change."""
         if self.count > 1 and self.external_transition is None:
             raise ConfigError(
                 f"environment reward: max_turns (num_turns)={self.count} needs "

@@ -27,11 +27,8 @@ class Failures:
 
     def checked(self, groups: list[Group]) -> list[Group]:
         """The groups of a batch. A few failures are data; if nothing succeeded something is wrong
-        with the set-up.
-
-        Raises:
-            AllFailedError: every episode failed, or was cut short before anybody spoke.
-        """
+        with the set-up. Raises `AllFailedError`: every episode failed, or was cut short before
+        anybody spoke."""
         episodes = [episode for group in groups for episode in group]
         if not episodes or not all(item.failed or _unread(item) for item in episodes):
             return groups

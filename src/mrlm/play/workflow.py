@@ -86,11 +86,8 @@ class Workflow(ABC):
         return None
 
     def check_size(self, group_size: int, turns: int) -> None:
-        """Refuse settings that give too many episodes of a task.
-
-        Raises:
-            ConfigError: the setting, and a value that works.
-        """
+        """Refuse settings that give too many episodes of a task. Raises `ConfigError`: the setting,
+        and a value that works."""
         return
 
     def turn_settings(self) -> Mapping[str, object]:

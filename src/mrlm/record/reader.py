@@ -182,21 +182,15 @@ class RecordedRun:
             yield list(members)
 
     def episode(self, id: str, step: int | None = None) -> RecordedEpisode:
-        """One episode by its id; `step` chooses if it occurs in several.
-
-        Raises:
-            KeyError: it is not in the record.
-        """
+        """One episode by its id; `step` chooses if it occurs in several. Raises `KeyError`: it is
+        not in the record."""
         for row in self.rows(None if step is None else [step], id):
             return RecordedEpisode(row)
         raise KeyError(f"{self.folder}: no episode {id!r} is recorded")
 
     def frame(self, steps: Sequence[int] | None = None) -> Any:
-        """A pandas frame with one row per turn: numbers and texts, no token columns.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
+        """A pandas frame with one row per turn: numbers and texts, no token columns. Raises
+        `ImportError`: pandas is not installed."""
         import pandas as pd
 
         rows = [

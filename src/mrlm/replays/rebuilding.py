@@ -169,11 +169,8 @@ def chosen(
 
 
 def config_of(folder: Path, parts: LiveObjects | None) -> ExperimentConfig:
-    """The config of a run.
-
-    Raises:
-        ConfigError: what it played was live objects, and they are not given.
-    """
+    """The config of a run. Raises `ConfigError`: what it played was live objects, and they are not
+    given."""
     config = load_config(folder / "config.yaml")
     if parts is None and not config.environments and config.data.dataset is None:
         raise ConfigError(

@@ -46,11 +46,8 @@ class Recorded:
         self._run = run
 
     async def answer(self, request: Request) -> Completion:
-        """Return the recorded completion.
-
-        Raises:
-            EngineError: the API did not answer in the recorded run either.
-        """
+        """Return the recorded completion. Raises `EngineError`: the API did not answer in the
+        recorded run either."""
         agent, index = request.key[-2:]
         assert isinstance(agent, str) and isinstance(index, int)
         for episode in self._episodes(request.key):

@@ -194,11 +194,7 @@ class ForkSession:
         return next((t["step"], t["order"]) for t in turns if t["index"] == location[1])
 
     def place(self, agent: str, turn: int) -> TurnPlace:
-        """A turn of the episode.
-
-        Raises:
-            ConfigError: it has no such agent or turn.
-        """
+        """A turn of the episode. Raises `ConfigError`: it has no such agent or turn."""
         if (agent, turn) not in self.turns:
             turn_names = ", ".join(f"{name}:{index}" for name, index in self.turns)
             raise ConfigError(

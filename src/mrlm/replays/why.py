@@ -163,11 +163,8 @@ class Why:
 
     def save(self) -> Path:
         """Write the result into the run folder: `why/<episode>.json`, where `-` replaces `/`, for
-        episodes that occur in several steps with the step in front.
-
-        Raises:
-            ConfigError: it cannot be written.
-        """
+        episodes that occur in several steps with the step in front. Raises `ConfigError`: it cannot
+        be written."""
         name = self.episode.replace("/", "-")
         name = f"{self.step}-{name}" if self.episode.startswith("eval/") else name
         path = Path(self.run) / FOLDER / f"{name}.json"

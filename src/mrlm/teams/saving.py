@@ -70,11 +70,8 @@ def _team_of(run: Run, folder: Path) -> dict[str, Any]:
 
 
 def read_team(folder: Path) -> dict[str, Any]:
-    """The content of the `team.yaml` of a folder.
-
-    Raises:
-        ConfigError: the folder is not that of a team.
-    """
+    """The content of the `team.yaml` of a folder. Raises `ConfigError`: the folder is not that of a
+    team."""
     file = folder / TEAM
     if not file.is_file():
         raise ConfigError(

@@ -114,12 +114,8 @@ class AdaptedCallback(Callback):
 
 
 def adapted(callbacks: Sequence[Any] | None) -> list[Callback]:
-    """The callbacks of a trainer, those of transformers adapted.
-
-    Raises:
-        ConfigError: one that is not a callback, or uses hooks that a run does not have; says what
-            to use instead.
-    """
+    """The callbacks of a trainer, those of transformers adapted. Raises `ConfigError`: one that is
+    not a callback, or uses hooks that a run does not have; says what to use instead."""
     if not isinstance(callbacks, Iterable | None):
         raise ConfigError(f"callbacks must be a list, not {type(callbacks).__name__}; write [...]")
     return [_adapted(index, callback) for index, callback in enumerate(callbacks or ())]

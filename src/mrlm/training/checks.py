@@ -28,11 +28,8 @@ MISMATCH = {"fp32": 1e-3, "bf16": 0.15, "fp16": 2e-2}
 
 
 def check_first_step(run: Run, groups: Sequence[Group]) -> None:
-    """Checks the first groups before anything is trained on them.
-
-    Raises:
-        CheckError: with `training.checks=error`, the first; with `warn` all are logged instead.
-    """
+    """Checks the first groups before anything is trained on them. Raises `CheckError`: with
+    `training.checks=error`, the first; with `warn` all are logged instead."""
     for learner in run.learners:
         samples = samples_of(groups, learner.policy, credited=False)[:PROBE]
         look = partial(problems_of, rounded=run.config.engine.int8)
@@ -70,11 +67,8 @@ def warn_untrained(run: Run, metrics: Mapping[str, float]) -> None:
 
 def check_signal(run: Run, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
     """Checks that an iteration has a token to train on, and warns of an agent that has none. Equal
-    rewards are no error: they are counted (`tied_steps`).
-
-    Raises:
-        CheckError: it has none; the message names the cause.
-    """
+    rewards are no error: they are counted (`tied_steps`). Raises `CheckError`: it has none; the
+    message names the cause."""
     warn_untrained(run, metrics)
     if metrics.get("tokens/trained", 0.0) or run.algorithm.waiting:
         return
@@ -126,11 +120,8 @@ def _why_untrained(run: Run, episodes: Sequence[Episode]) -> str | None:
 
 
 def check_weights(run: Run) -> None:
-    """Checks, after the first step, that all processes hold the same weights.
-
-    Raises:
-        CheckError: they do not.
-    """
+    """Checks, after the first step, that all processes hold the same weights. Raises `CheckError`:
+    they do not."""
     ours = [learner.weights_of.fingerprint() for learner in run.learners]
     if not all(np.allclose(ours, theirs, rtol=1e-6) for theirs in run.peers.from_all(ours)):
         report(
@@ -142,11 +133,7 @@ def check_weights(run: Run) -> None:
 
 def check_mismatch(run: Run, metrics: Mapping[str, float]) -> None:
     """Checks that sampler and trainer agree: the data of a step was sampled with the weights that
-    were trained.
-
-    Raises:
-        CheckError: `mismatch_kl` of a policy exceeds what rounding explains.
-    """
+    were trained. Raises `CheckError`: `mismatch_kl` of a policy exceeds what rounding explains."""
     if run.config.training.checks == "off":
         return
     for learner in run.learners:
@@ -174,11 +161,7 @@ def heed_alarms(run: Run) -> None:
 
 
 def raise_alarm(run: Run) -> None:
-    """Raises the alarm that ended the run, in all processes.
-
-    Raises:
-        CheckError: there is one.
-    """
+    """Raises the alarm that ended the run, in all processes. Raises `CheckError`: there is one."""
     alarms = [alarm for alarm in run.peers.from_all(run.alarm) if alarm is not None]
     if alarms:
         raise CheckError(
@@ -256,11 +239,8 @@ def _forking_template(learner: Learner, samples: Sequence[Sample]) -> Iterator[s
 
 
 def report(run: Run, problem: str) -> None:
-    """Raises or logs the result of a check.
-
-    Raises:
-        CheckError: unless `training.checks=warn`, which logs it.
-    """
+    """Raises or logs the result of a check. Raises `CheckError`: unless `training.checks=warn`,
+    which logs it."""
     if run.config.training.checks == "error":
         raise CheckError(f"{problem} (training.checks=warn continues anyway)")
     log.warning(problem)

@@ -21,11 +21,8 @@ def note_inputs(config: ExperimentConfig, folder: Path) -> None:
 
 
 def check_inputs(folder: Path) -> None:
-    """Checks that the data of a run is the same as when the run began.
-
-    Raises:
-        ConfigError: a file does not exist any more, or has changed.
-    """
+    """Checks that the data of a run is the same as when the run began. Raises `ConfigError`: a file
+    does not exist any more, or has changed."""
     file = folder / INPUTS
     if not file.is_file():
         return

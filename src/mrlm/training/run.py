@@ -83,10 +83,7 @@ class Placement:
 
     def recover(self, run: Run, lost: WorkerLost) -> None:
         """Repairs a run that lost a worker, so that it can continue from the last checkpoint.
-
-        Raises:
-            TrainingError: it cannot.
-        """
+        Raises `TrainingError`: it cannot."""
         raise TrainingError(str(lost)) from lost
 
     def close(self) -> None:

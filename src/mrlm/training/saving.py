@@ -50,11 +50,7 @@ def saved_before(run: Run) -> Iterator[None]:
 
 def save(run: Run, begun: Mapping[str, StateLater] | None = None) -> Path:
     """Writes a checkpoint of the whole run; `begun` is its state if it has changed since its last
-    step.
-
-    Raises:
-        TrainingError: the disk refused; the previous checkpoint is unchanged.
-    """
+    step. Raises `TrainingError`: the disk refused; the previous checkpoint is unchanged."""
     parts = {
         "source": run.source.state_dict(),
         "algorithm": run.algorithm.state_dict(),
@@ -104,11 +100,8 @@ def restore(run: Run, folder: Path) -> None:
 
 
 def go_back_to_checkpoint(run: Run, error: NonFiniteError) -> None:
-    """Returns to the last good checkpoint, with a lower learning rate from there.
-
-    Raises:
-        NonFiniteError: the given error, where no rollback is allowed or possible.
-    """
+    """Returns to the last good checkpoint, with a lower learning rate from there. Raises
+    `NonFiniteError`: the given error, where no rollback is allowed or possible."""
     allowed = run.config.training.rollback
     failed = run.step
 

@@ -117,11 +117,7 @@ def watching(run: Run, save: Callable[[Run, Path], object]) -> Iterator[None]:
 
 
 def value_of(metrics: Mapping[str, float], name: str, where: str) -> float:
-    """A metric of an evaluation.
-
-    Raises:
-        ConfigError: it does not exist; names those that do.
-    """
+    """A metric of an evaluation. Raises `ConfigError`: it does not exist; names those that do."""
     if metrics.get(name) is None:
         names = ", ".join(sorted(metrics))
         raise ConfigError(f"{where}: the evaluation has no metric {name!r} (it has {names})")

@@ -50,11 +50,8 @@ class Places:
         ) * self.of_token
 
     def fitting(self, requests: Sequence[Request]) -> int:
-        """The number of requests for which there is memory, in their order.
-
-        Raises:
-            EngineError: there is not enough for one.
-        """
+        """The number of requests for which there is memory, in their order. Raises `EngineError`:
+        there is not enough for one."""
         longest = max(len(request.prompt_ids) for request in requests)
         if self.needed(len(requests), len(requests), longest) <= self.budget:
             return len(requests)

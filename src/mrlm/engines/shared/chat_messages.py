@@ -34,11 +34,8 @@ def as_sent(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def answer_of(message: Mapping[str, Any], title: str) -> str | None:
     """The text of a reply: its content, else its refusal; calls in it as text, in the form that
-    environments read. `None` without any; `title` names the policy in messages.
-
-    Raises:
-        EngineError: the reply has only reasoning, or half of a character.
-    """
+    environments read. `None` without any; `title` names the policy in messages. Raises
+    `EngineError`: the reply has only reasoning, or half of a character."""
     content = message.get("content") or message.get("refusal") or ""
     calls = message.get("tool_calls") or []
     if not isinstance(content, str) or not isinstance(calls, list):

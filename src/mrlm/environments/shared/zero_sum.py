@@ -109,11 +109,8 @@ class GameTree:
         )
 
     def load(self, policy: Policy, role: int | None = None) -> None:
-        """Set the probabilities of the moves (of one role).
-
-        Raises:
-            ValueError: the policy lacks probabilities for an information set, or they are none.
-        """
+        """Set the probabilities of the moves (of one role). Raises `ValueError`: the policy lacks
+        probabilities for an information set, or they are none."""
         for node in self.nodes:
             if role in (None, node.role):
                 count = len(node.children)
@@ -202,11 +199,8 @@ class GameTree:
 
 
 def probabilities(policy: Policy, key: Seen, count: int) -> Sequence[float]:
-    """The probabilities of a policy at an information set.
-
-    Raises:
-        ValueError: they are not `count` numbers from 0 to 1 with the sum 1.
-    """
+    """The probabilities of a policy at an information set. Raises `ValueError`: they are not
+    `count` numbers from 0 to 1 with the sum 1."""
     chances = policy.get(key, ())
     if len(chances) != count or not all(0 <= chance <= 1 for chance in chances):
         raise ValueError(

@@ -94,11 +94,8 @@ class MCPServer(SharedByCopies):
             ) from self._failed
 
     def reconnect(self) -> None:
-        """Open the connection again if it was lost; called when an episode begins.
-
-        Raises:
-            EpisodeError: the server does not answer, or was closed here.
-        """
+        """Open the connection again if it was lost; called when an episode begins. Raises
+        `EpisodeError`: the server does not answer, or was closed here."""
         with self._opening:
             if self._closed or (self._client is not None and not self._lost):
                 return

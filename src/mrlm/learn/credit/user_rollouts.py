@@ -204,11 +204,8 @@ class TeamReader(PlayReader):
 
 
 def as_planned(groups: list[Group], plan: SamplingPlan, algorithm: str) -> list[Group]:
-    """Groups in the form that an algorithm requires.
-
-    Raises:
-        ConfigError: it cannot compare them, or it needs replays.
-    """
+    """Groups in the form that an algorithm requires. Raises `ConfigError`: it cannot compare them,
+    or it needs replays."""
     if plan.siblings:
         groups = _compared(groups, algorithm)
     for episode in (episode for group in groups for episode in group):

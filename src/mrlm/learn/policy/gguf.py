@@ -51,11 +51,8 @@ SHORT_NAMES = {
 
 def local_name(name: str) -> str:
     """The folder or hub id that loaders read for the name of a model: `mrlm/tiny`, a short name, a
-    GGUF file or a folder that holds one; any other name unchanged.
-
-    Raises:
-        ModelError: the GGUF file cannot be read, or the folder holds several.
-    """
+    GGUF file or a folder that holds one; any other name unchanged. Raises `ModelError`: the GGUF
+    file cannot be read, or the folder holds several."""
     if name in SHORT_NAMES:
         folder = prepared_folder(name)
         return str(folder) if is_complete(folder) else SHORT_NAMES[name].hub
@@ -98,11 +95,8 @@ def is_complete(folder: Path) -> bool:
 
 
 def gguf_folder(file: Path) -> Path:
-    """The Hugging Face folder made of a GGUF file, converted once into the cache.
-
-    Raises:
-        ModelError: the file is one of several shards, damaged, or of an unsupported architecture.
-    """
+    """The Hugging Face folder made of a GGUF file, converted once into the cache. Raises
+    `ModelError`: the file is one of several shards, damaged, or of an unsupported architecture."""
     if SHARDED.search(file.stem):
         raise ModelError(
             f"{file}: the file is one part of a model; join them with llama-gguf-split --merge"

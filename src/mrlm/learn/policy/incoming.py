@@ -102,10 +102,8 @@ def take_adapter(
 
 def live_adapter(model: Any) -> str | None:
     """The active adapter of a live PEFT model, which is its policy; `None` for another model.
-
-    Raises:
-        ModelError: it has not exactly one that is active, or one of a kind that is not trained.
-    """
+    Raises `ModelError`: it has not exactly one that is active, or one of a kind that is not
+    trained."""
     if not is_peft(model):
         return None
     name = model.active_adapter
@@ -150,10 +148,7 @@ def make_trainable(model: Any, name: str) -> None:
 
 def load_adapter(model: Any, name: str, folder: Path, trained: bool = False) -> Any:
     """Adds the adapter saved in a folder, in place of one of its name; returns the PEFT model.
-
-    Raises:
-        ModelError: it does not fit the model, or is of a kind that is not trained.
-    """
+    Raises `ModelError`: it does not fit the model, or is of a kind that is not trained."""
     peft = import_peft()
     if not any((folder / name).is_file() for name in WEIGHTS):  # PEFT would ask the hub
         raise ModelError(f"{folder}: {WEIGHTS[0]} is missing; copy the folder again")
@@ -174,11 +169,8 @@ def load_adapter(model: Any, name: str, folder: Path, trained: bool = False) -> 
 
 
 def check_kind(config: Any, what: str) -> None:
-    """Checks that an adapter is of a kind that is trained, copied and saved as PEFT would.
-
-    Raises:
-        ModelError: it is not; names the setting, and what to use.
-    """
+    """Checks that an adapter is of a kind that is trained, copied and saved as PEFT would. Raises
+    `ModelError`: it is not; names the setting, and what to use."""
     kind = getattr(config.peft_type, "value", config.peft_type)
     if kind != "LORA":
         merged = "get_base_model" if config.is_prompt_learning else "merge_and_unload"

@@ -30,11 +30,8 @@ FROM_PEFT = {"alpha": "lora_alpha", "dropout": "lora_dropout"}
 
 def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
     """Adds a new LoRA adapter called `name` to `model` (wrapped at the first call); returns the
-    PEFT model. `settings` are those of the section `lora`, and may be fewer.
-
-    Raises:
-        ModelError: they do not fit the model.
-    """
+    PEFT model. `settings` are those of the section `lora`, and may be fewer. Raises `ModelError`:
+    they do not fit the model."""
     peft = import_peft()
     named = {FROM_PEFT.get(key, key): settings[key] for key in settings}
     words = {key: value for key, value in named.items() if value is not None}
@@ -111,11 +108,8 @@ def unused_name(model: Any, name: str, suffix: str) -> str:
 
 
 def set_adapter_weights(model: Any, name: str, weights: Mapping[str, Tensor]) -> None:
-    """Loads `adapter_weights` into an adapter.
-
-    Raises:
-        ModelError: some are missing, or belong to no part of it.
-    """
+    """Loads `adapter_weights` into an adapter. Raises `ModelError`: some are missing, or belong to
+    no part of it."""
     try:
         result = import_peft().set_peft_model_state_dict(model, weights, adapter_name=name)
     except KeyError as error:

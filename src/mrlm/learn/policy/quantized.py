@@ -72,10 +72,7 @@ def _state_of(weight: Any) -> Any:
 
 def use_dequantized(model: nn.Module) -> None:
     """Makes quantised layers of a model compute with dequantised weights; these stay as they are.
-
-    Raises:
-        ModelError: the library has rounded them in place.
-    """
+    Raises `ModelError`: the library has rounded them in place."""
     for name, layer in model.named_modules():
         if not _of_library(layer):
             continue

@@ -40,11 +40,8 @@ def renew(policy: PolicyWeights) -> None:
 
 
 def check_vocabulary(source: str, tokenizer: Any, policy: str) -> None:
-    """Checks, before its weights are loaded, that a model has the tokens of a policy.
-
-    Raises:
-        ConfigError: its tokenizer has others.
-    """
+    """Checks, before its weights are loaded, that a model has the tokens of a policy. Raises
+    `ConfigError`: its tokenizer has others."""
     vocabulary, other = tokenizer.get_vocab(), load_tokenizer(source).get_vocab()
     if vocabulary != other:
         ids = [token for token in vocabulary if other.get(token) != vocabulary[token]]

@@ -221,10 +221,7 @@ class EpisodePlace:
     @classmethod
     def of(cls, episode: str, environments: Sequence[EnvironmentSpec]) -> "EpisodePlace":
         """Parse an id: split, environment, number of the task, number in the group, branches.
-
-        Raises:
-            ConfigError: it is not the id of an episode in these environments.
-        """
+        Raises `ConfigError`: it is not the id of an episode in these environments."""
         split, _, rest = episode.partition("/")
         for env in sorted(environments, key=lambda spec: -len(spec.name)):
             numbers = rest.removeprefix(f"{env.name}/").split("/")

@@ -62,11 +62,8 @@ class Grouping:
         )
 
     def check(self, row: Mapping[str, Any], index: int) -> None:
-        """Checks row number `index`.
-
-        Raises:
-            ConfigError: it lacks a column, or names an unknown agent.
-        """
+        """Checks row number `index`. Raises `ConfigError`: it lacks a column, or names an unknown
+        agent."""
         forms = [("prompt", "chosen", "rejected")] if self.pairs else ROW_FORMS
         if row.get("prompt") is None and _shared(row):
             forms = [("chosen", "rejected")]

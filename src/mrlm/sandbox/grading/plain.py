@@ -51,10 +51,7 @@ class Handle:
 
 def pack(value: Any) -> Any:
     """Convert a value to JSON. A subclass counts as its built-in base type, with its raw content.
-
-    Raises:
-        NotPlain: it has parts that are not plain data, or is too large.
-    """
+    Raises `NotPlain`: it has parts that are not plain data, or is too large."""
     return PlainPacker().value(value, DEPTH)
 
 
@@ -265,11 +262,8 @@ def made(name: Any, parts: Any) -> Any:
 
 
 def integer(digits: Any) -> int:
-    """Parse the hexadecimal digits of an integer.
-
-    Raises:
-        NotPlain: the text is not hexadecimal, or too long.
-    """
+    """Parse the hexadecimal digits of an integer. Raises `NotPlain`: the text is not hexadecimal,
+    or too long."""
     if type(digits) is not str or len(digits) > BITS // 4 + 1:
         raise NotPlain("not hexadecimal digits, or too many")
     try:
