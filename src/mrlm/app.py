@@ -45,7 +45,7 @@ def base_url(agent: str | None = None) -> str:
 
 
 def api_key() -> str:
-    """The key of the running episode. Raises `EpisodeError`: no episode of an app is running here."""
+    """The key of the running episode. Raises `EpisodeError`: no episode of an app is running."""
     return _session().key
 
 

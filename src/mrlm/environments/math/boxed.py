@@ -53,7 +53,7 @@ class BoxedReward:
         self.timeout = timeout
 
     def __call__(self, rollouts: Sequence[Rollout], answers: Sequence[Any]) -> list[float]:
-        """One reward per rollout. Raises `RewardError`: the numbers of answers and rollouts differ."""
+        """One reward per rollout. Raises `RewardError`: answers and rollouts differ in number."""
         if len(rollouts) != len(answers):
             raise RewardError(f"BoxedReward: {len(rollouts)} rollouts but {len(answers)} answers")
         golds = map(gold_of, answers)
