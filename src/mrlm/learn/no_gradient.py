@@ -1,6 +1,8 @@
 """The cause of a gradient of exactly 0, in steps of trainers and of custom loops."""
 
-from collections.abc import Sequence
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +12,22 @@ from torch.autograd import Variable
 
 from mrlm.core.errors import TrainingError
 from mrlm.learn.bases.algorithm import Algorithm
-from mrlm.learn.data.batch import Outputs, Sample, Totals, pack
+from mrlm.learn.data.batch import Batch, Outputs, Sample, Totals, pack
 from mrlm.learn.data.samples import split
 from mrlm.learn.policy.policy import Policy
+
+log = logging.getLogger(__name__)
+CANCELLED = 1e-6
+"""Slopes cancel if their sum is at most this share of their absolute sum."""
 
 
 def check_gradient(
     policy: Policy, samples: Sequence[Sample], algorithm: Algorithm, max_tokens: int
 ) -> None:
     """Called before a step whose gradient is exactly 0: a loss may be flat (every ratio is clipped,
-    a margin is reached, the policy is certain of all tokens), but one with a slope must reach the
-    weights. On several ranks all of them call it with the same samples.
+    a margin is reached, the policy is certain of all tokens), and slopes at equal tokens of equal
+    completions may cancel, which is warned of; but any other slope must reach the weights. On
+    several ranks all of them call it with the same samples.
 
     Args:
         policy: the policy, with the weights of the gradient.
@@ -31,7 +38,8 @@ def check_gradient(
     Raises:
         TrainingError: the loss has a slope.
     """
-    totals, count = Totals.of(samples), 0
+    totals = Totals.of(samples)
+    slopes_at: dict[tuple[int, int], list[float]] = defaultdict(list)
     for micro in split(samples, max_tokens, packed=policy.packed):
         batch = pack(micro, totals, policy.pad_id, policy.device)
         with policy.scoring():
@@ -57,8 +65,21 @@ def check_gradient(
         for index, slope in enumerate(slopes):
             if slope is not None:
                 slope = slope if slope.dim() == 1 else slope.abs().amax(-1)
-                count += int(((slope != 0) & ~(certain & (index == 0))).sum())
+                slope = slope.masked_fill(certain, 0.0) if index == 0 else slope
+                for prefix, value in zip(_prefixes(batch), slope.tolist(), strict=True):
+                    slopes_at[index, prefix] += [value] * (value != 0)
+    count = sum(
+        len(values)
+        for values in slopes_at.values()
+        if abs(sum(values)) > CANCELLED * sum(map(abs, values))
+    )
     if not count:
+        if any(slopes_at.values()):
+            log.warning(
+                "policy %r: siblings wrote the same, so that their advantages cancel and nothing "
+                "is trained in this step; raise the temperature, or set an entropy_coef",
+                policy.name,
+            )
         return
     weights = policy.parameters()
     cause = (
@@ -73,6 +94,18 @@ def check_gradient(
         f"although the loss has a slope at {count} of {totals.tokens} tokens, so nothing is "
         f"trained: {cause}"
     )
+
+
+def _prefixes(batch: Batch) -> Iterator[int]:
+    """A number of each trained token, equal where the tokens up to it are."""
+    for sample in batch.samples:
+        hashes, last = [], 0
+        for token in sample.ids:
+            hashes.append(last := hash((last, token)))
+        for turn, start in zip(sample.turns, sample.starts, strict=True):
+            temperature = turn.sampling.temperature
+            for value in hashes[start : start + len(turn.completion_ids)]:
+                yield hash((value, temperature))
 
 
 def watch_gradient(

@@ -15,6 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mrlm
 from mrlm.core.errors import CheckError, ConfigError, MRLMError, TrainingError
+from mrlm.core.types import Turn
+from mrlm.learn.data.batch import merge, pack
+from mrlm.learn.no_gradient import check_gradient
+from mrlm.learn.policy.policy import Policy
 from mrlm.runs import TrainResult
 
 PROMPTS = [{"prompt": f"say {n}"} for n in range(4)]
@@ -174,6 +178,32 @@ def test_own_loops_name_the_cause(cause: str) -> None:
         learner = mrlm.TeamLearner({"a": (model, tokenizer)}, algorithm)
     with pytest.raises(MRLMError, match=message):
         learner.calculate_loss(rollouts, rewards)
+
+
+def test_slopes_of_equal_siblings_cancel_which_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An agent that is nearly certain writes the same in all siblings, while the rewards of its
+    team differ: in float32 the gradient may be exactly 0. A sibling that differs has a slope."""
+    model, tokenizer = parts()
+    policy = Policy("first", model, tokenizer)
+
+    def check(*answers: list[int]) -> None:
+        turns = [
+            Turn("a", "first", [5, 6, 7], ids, [-0.1] * len(ids), advantages=advantage)
+            for ids, advantage in zip(answers, (0.25, 0.25, -0.25, -0.25), strict=True)
+        ]
+        samples = [merge([turn], rollout=number)[0] for number, turn in enumerate(turns)]
+        with policy.scoring():
+            logprobs = policy.forward(pack(samples)).logprobs.tolist()
+        for number, turn in enumerate(turns):  # as sampled by these weights
+            turn.logprobs = logprobs[2 * number : 2 * number + 2]
+        check_gradient(policy, samples, mrlm.GRPO(), max_tokens=1000)
+
+    check([8, 9], [8, 9], [8, 9], [8, 9])
+    assert "'first': siblings wrote the same, so that their advantages cancel" in caplog.text
+    with pytest.raises(TrainingError, match=r"exactly 0 in all .* a slope at 2 of 8 tokens"):
+        check([8, 9], [8, 10], [8, 9], [8, 11])
 
 
 def test_own_loops_find_a_gradient_of_exactly_0() -> None:
