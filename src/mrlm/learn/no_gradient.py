@@ -38,6 +38,40 @@ def check_gradient(
     Raises:
         TrainingError: the loss has a slope.
     """
+    slopes = _slopes(policy, samples, algorithm, max_tokens)
+    count = sum(
+        len(values)
+        for values in slopes.values()
+        if abs(sum(values)) > CANCELLED * sum(map(abs, values))
+    )
+    if not count:
+        if any(slopes.values()):
+            log.warning(
+                "policy %r: siblings wrote the same, so that their advantages cancel and nothing "
+                "is trained in this step; raise the temperature, or set an entropy_coef",
+                policy.name,
+            )
+        return
+    weights = policy.parameters()
+    cause = (
+        "the gradients underflow in float16; set training.precision=bf16 or fp32"
+        if policy.precision == "fp16"
+        else "the forward pass does not use them. Is an adapter inactive or replaced, does the "
+        "model compute under torch.no_grad, or were its modules changed after it was given? "
+        "model.lean=false takes the model's own forward"
+    )
+    raise TrainingError(
+        f"policy {policy.name!r}: the gradient is exactly 0 in all {len(weights)} trained tensors, "
+        f"although the loss has a slope at {count} of {Totals.of(samples).tokens} tokens, so "
+        f"nothing is trained: {cause}"
+    )
+
+
+def _slopes(
+    policy: Policy, samples: Sequence[Sample], algorithm: Algorithm, max_tokens: int
+) -> dict[tuple[int, int], list[float]]:
+    """The slopes of the loss at the outputs of the policy that are not 0: kind of output and
+    `_prefixes` -> those of all tokens that are equal up to there."""
     totals = Totals.of(samples)
     slopes_at: dict[tuple[int, int], list[float]] = defaultdict(list)
     for micro in split(samples, max_tokens, packed=policy.packed):
@@ -68,32 +102,7 @@ def check_gradient(
                 slope = slope.masked_fill(certain, 0.0) if index == 0 else slope
                 for prefix, value in zip(_prefixes(batch), slope.tolist(), strict=True):
                     slopes_at[index, prefix] += [value] * (value != 0)
-    count = sum(
-        len(values)
-        for values in slopes_at.values()
-        if abs(sum(values)) > CANCELLED * sum(map(abs, values))
-    )
-    if not count:
-        if any(slopes_at.values()):
-            log.warning(
-                "policy %r: siblings wrote the same, so that their advantages cancel and nothing "
-                "is trained in this step; raise the temperature, or set an entropy_coef",
-                policy.name,
-            )
-        return
-    weights = policy.parameters()
-    cause = (
-        "the gradients underflow in float16; set training.precision=bf16 or fp32"
-        if policy.precision == "fp16"
-        else "the forward pass does not use them. Is an adapter inactive or replaced, does the "
-        "model compute under torch.no_grad, or were its modules changed after it was given? "
-        "model.lean=false takes the model's own forward"
-    )
-    raise TrainingError(
-        f"policy {policy.name!r}: the gradient is exactly 0 in all {len(weights)} trained tensors, "
-        f"although the loss has a slope at {count} of {totals.tokens} tokens, so nothing is "
-        f"trained: {cause}"
-    )
+    return slopes_at
 
 
 def _prefixes(batch: Batch) -> Iterator[int]:
