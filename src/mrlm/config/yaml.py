@@ -11,11 +11,7 @@ import yaml
 from mrlm.core.content import Loader
 from mrlm.core.errors import ConfigError
 
-try:
-    from yaml import CSafeDumper as Dumper
-except ImportError:  # PyYAML was built without libyaml
-    from yaml import SafeDumper as Dumper
-
+Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 FLOAT = re.compile(
     r"^[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"
     r"|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"

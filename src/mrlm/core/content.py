@@ -6,10 +6,8 @@ from typing import Any
 
 import yaml
 
-try:
-    from yaml import CSafeLoader as Loader
-except ImportError:  # PyYAML was built without libyaml
-    from yaml import SafeLoader as Loader
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""That of libyaml, where PyYAML was built with it."""
 
 
 def parse_yaml(text: str) -> Any:
