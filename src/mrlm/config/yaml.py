@@ -11,7 +11,7 @@ import yaml
 from mrlm.core.content import Loader
 from mrlm.core.errors import ConfigError
 
-Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+Dumper: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 FLOAT = re.compile(
     r"^[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"
     r"|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+Loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 """That of libyaml, where PyYAML was built with it."""
 
 
