@@ -30,6 +30,7 @@ LAUGHS = "\n".join(
         ("[" * 70 + "]" * 70, "64 levels deep"),
         ("a: &a {<<: *a}\n", "recursive"),
         ("[" * 4000 + "]" * 4000, "nested"),
+        ("- " * 500_000, "nested"),
         (LAUGHS, "aliases"),
         ("a: \x00", "character"),
         ("a: !!python/object:os.system x", "line 1"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from mrlm.core.content import Loader
+from mrlm.core.content import DEEPEST, Loader, check_depth
 from mrlm.core.errors import ConfigError
 
 Dumper: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
@@ -17,7 +17,6 @@ FLOAT = re.compile(
     r"|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
 )
 """Floats of YAML 1.2; 1.1 requires a dot and a sign."""
-DEEPEST = 64
 LARGEST = 1_000_000
 MERGED = 10_000
 """Maximum number of entries that `<<` merges into all mappings together."""
@@ -118,6 +117,7 @@ def write(value: object) -> str:
 def _value(text: str, where: str) -> Any:
     loader = _Loader(text)
     try:
+        check_depth(text)
         node = loader.get_single_node()
     except yaml.MarkedYAMLError:
         yaml.compose(text, yaml.SafeLoader)  # its errors say more than those of libyaml

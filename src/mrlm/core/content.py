@@ -9,9 +9,25 @@ import yaml
 Loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 """That of libyaml, where PyYAML was built with it."""
 
+DEEPEST = 64
+"""Most levels of lists and mappings in a YAML document."""
+
+
+def check_depth(text: str) -> None:
+    """Raises `yaml.MarkedYAMLError`: the document is nested too deeply (libyaml would exhaust the
+    stack of the process), or not YAML."""
+    depth = 0
+    for event in yaml.parse(text, Loader=Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            problem = f"it is nested more than {DEEPEST} levels deep"
+            raise yaml.MarkedYAMLError(None, None, problem, event.start_mark)
+
 
 def parse_yaml(text: str) -> Any:
     """The value of a YAML document that this library has written, or ships."""
+    check_depth(text)
     return yaml.load(text, Loader=Loader)
 
 
