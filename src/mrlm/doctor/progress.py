@@ -75,12 +75,23 @@ def means(history: History, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return steps, values.mean(axis=0)
 
 
+def success_by_name(history: History, named: Mapping[str, list[str]]) -> str | None:
+    """The component whose name says that it measures success. Where agents play against each other
+    `won` does not: what one wins another loses, however well they play."""
+    names = [name for name in TRUTHS if name in named]
+    if "won" in names and "lost" in named:
+        won, lost = (means(history, named[name])[1] for name in ("won", "lost"))
+        if len(won) == len(lost) and np.allclose(won, lost):
+            names.remove("won")
+    return names[0] if names else None
+
+
 def success(history: History, episodes: RecentEpisodes) -> tuple[str, np.ndarray]:
     """The component that measures success, and its mean in each step; empty where there is none.
     It has a known name, or it is 0 or 1 in every recent episode and determines most of the reward:
     those with 1 have about the same reward, above all those with 0."""
     named = components(history)
-    name = next((name for name in TRUTHS if name in named), None)
+    name = success_by_name(history, named)
     if name is None:
         bounds = _pooled(list(episodes.by_step(_bounds).values()))
         telling = [

@@ -15,7 +15,7 @@ import numpy as np
 
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History, common
-from mrlm.doctor.progress import TRUTHS, components, means
+from mrlm.doctor.progress import components, means, success_by_name
 from mrlm.doctor.recent import Rows, training
 from mrlm.doctor.rule import Rule
 from mrlm.doctor.trends import slope, spread
@@ -27,8 +27,8 @@ class RewardHacking(Rule):
 
     Args:
         truth: the component that measures success; by default the first known of `correct`,
-            `success`, `solved`, `accuracy`, `exact`, `exact_match`, `passed`, `won`, `right`,
-            `win`.
+            `success`, `solved`, `accuracy`, `exact`, `exact_match`, `passed`, `won` (unless agents
+            play against each other), `right`, `win`.
         steps: steps of the window; its halves are compared with earlier ones.
         z: fall of the truth, and rise of the reward, in standard errors.
         part: fall of the truth, as a part of its range so far.
@@ -50,12 +50,12 @@ class RewardHacking(Rule):
 
     def ready(self, history: History) -> bool:
         named = components(history)
-        truth = self.truth or next((name for name in TRUTHS if name in named), "")
+        truth = self.truth or success_by_name(history, named) or ""
         return any(history.has(re.escape(name), self.steps) for name in named.get(truth, ()))
 
     def __call__(self, history: History, episodes: Rows) -> Iterator[Alarm]:
         named = components(history)
-        truth = self.truth or next((name for name in TRUTHS if name in named), "")
+        truth = self.truth or success_by_name(history, named) or ""
         if truth not in named:
             return
         found = {name: means(history, names) for name, names in named.items()}

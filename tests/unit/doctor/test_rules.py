@@ -14,6 +14,7 @@ from mrlm.doctor.history import History
 from mrlm.record.packing import pack_column, pack_ids
 
 AGENTS = ("a", "b")
+AGENT_SIGNS = (("a", 1), ("b", -1))
 Row = dict[str, Any]
 
 
@@ -317,6 +318,17 @@ def test_the_reward_rises_and_the_truth_falls() -> None:
     flat[0], flat[-1] = 0.4, 0.5
     assert rules_of(alarms(rows(**hacked, reward__a__correct=flat))) == {("reward_hacking", None)}
     assert alarms(rows(**hacked, reward__a__correct=0.0)) == []  # not yet learned
+
+
+def test_fewer_wins_of_players_who_meet_each_other_are_no_alarm() -> None:
+    """They stop losing by mistakes, so that more games are drawn."""
+    up, fewer = np.linspace(-0.25, -0.1, 24) + noise(24, 0.01), np.linspace(0.5, 0.4, 24)
+    wins: Any = {f"reward__{agent}__won": fewer + sign * noise(24) for agent, sign in AGENT_SIGNS}
+    losses: Any = {
+        f"reward__{agent}__lost": fewer - sign * noise(24) for agent, sign in AGENT_SIGNS
+    }
+    assert alarms(rows(reward__mean=up, **wins, **losses)) == []
+    assert ("reward_hacking", None) in rules_of(alarms(rows(reward__mean=up, **wins)))
 
 
 def test_a_mute_agent() -> None:
