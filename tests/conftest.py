@@ -20,6 +20,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.pop("MRLM_MODEL", None)
 
 
+SYSTEM = Path(__file__).parent / "system"
 NUMBERS = itertools.count()
 """Numbers of the tests' folders."""
 TIME_LIMIT = 3600
@@ -50,8 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The order that is asked for. A test that hangs fails by name, with the stacks of its
-    threads."""
+    """The order that is asked for, and the mark of the tests of `tests/system`. A test that hangs
+    fails by name, with the stacks of its threads."""
+    for item in items:
+        if item.path.is_relative_to(SYSTEM):
+            item.add_marker(pytest.mark.system)
     if "real" not in config.getoption("markexpr"):
         real = [item for item in items if item.get_closest_marker("real") is not None]
         items[:] = [item for item in items if item not in real]

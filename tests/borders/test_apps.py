@@ -23,6 +23,8 @@ from mrlm.sandbox import opening, tiers
 from mrlm.sandbox.tiers import python
 from mrlm.serving.apps.handler import handler
 
+pytestmark = pytest.mark.system
+
 TITLE = "Apps that call an OpenAI client"
 JUDGE = "openai (Python)"
 DIFFERENCES = (

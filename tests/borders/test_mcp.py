@@ -172,6 +172,7 @@ def test_a_result_is_what_the_client_reads(
         assert json.loads(text) == ([] if what == "nothing" else result.structured_content)
 
 
+@pytest.mark.system
 def test_a_server_that_ended_is_opened_again(command: list[str]) -> None:
     opened = MCPServer(command, timeout=60.0)
     with pytest.raises(EpisodeError, match="the MCP server"):

@@ -20,6 +20,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.experiment import run_experiment
 from mrlm.teams.packing import Published, pack
 
+pytestmark = pytest.mark.system
+
 TITLE = "Saved and published models"
 JUDGE = "transformers and PEFT, in another process"
 DIFFERENCES = (

@@ -14,6 +14,8 @@ import pytest
 from mrlm.cli.new import EXAMPLES, Kind
 from places import ROOT, file_of
 
+pytestmark = pytest.mark.system
+
 PARTS = ("src", "tests", "docs", "configs", "benchmarks", "examples", "scripts")
 FILES = ("pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile")
 NAMES = [example.name for example in EXAMPLES.values()]

@@ -27,6 +27,8 @@ from mrlm.learn.mismatch import MISMATCH
 from mrlm.training.metrics import credit_metrics, distinct_metrics
 from tiny_runs import KINDS, ROWS, Letters, config_of, some
 
+pytestmark = pytest.mark.system
+
 
 def run_of(name: str, folder: Path, **changes: Any) -> list[dict[str, Any]]:
     """The rows of metrics of a small run with changed settings of the section `training`, or

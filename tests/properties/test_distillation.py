@@ -19,6 +19,8 @@ from mrlm.learn.fast import lm_head
 from mrlm.learn.policy.lora import adapter_parameters, add_adapter, switch_adapter
 from mrlm.learn.policy.policy import Policy
 
+pytestmark = pytest.mark.system
+
 EXACT = ["reverse", "forward", "jsd"]
 
 

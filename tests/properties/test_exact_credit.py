@@ -117,6 +117,7 @@ UNBIASED: tuple[Entry, ...] = (
 LONG = ("climbing", "chain", "dense4")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "batches"),
     [("chain", 40), *(pytest.param(game, 100, marks=pytest.mark.slow) for game in LONG)],
@@ -127,6 +128,7 @@ def test_credit_without_scales_points_where_the_gradient_does(name: str, batches
         assert abs(1 - each.cosine) < 2 * each.cosine_error + 0.01, each
 
 
+@pytest.mark.system
 def test_what_is_known_to_point_elsewhere_does() -> None:
     """Division by a group's own deviation, and answers of a tree that count by their number."""
     entries = [Entry("grpo", {"group_size": 4}), Entry("at_grpo", {"group_size": 4})]

@@ -23,6 +23,8 @@ from mrlm.core.types import Message, Reward, Role, StepResult, Task
 from mrlm.environments.shared.wrapped import Wrapped
 from mrlm.runs import run_to_end
 
+pytestmark = pytest.mark.system
+
 FITS: dict[str, tuple[str, str]] = {
     "centralised": ("summarize", "chain"),
     "class_completion": ("turns", "single_turn"),

@@ -30,6 +30,8 @@ from mrlm.environments.relay import RelayEnvironment
 from mrlm.runs import run_to_end
 from places import ROOT
 
+pytestmark = pytest.mark.system
+
 TURNS = {"env_type": "small_environments:Rounds", "rounds": 2, "num_agents": 2}
 PAGE = ROOT / "docs" / "algorithms.md"
 RENEW = "renew it with: python -m benchmarks.learning --no-runs --page docs/algorithms.md"

@@ -20,6 +20,8 @@ from mrlm.core.environment import Environment, SimulatedEnvironment
 from mrlm.core.types import Observation, Reward, StepResult, Task
 from places import ROOT
 
+pytestmark = pytest.mark.system
+
 
 class Bandit(SimulatedEnvironment):
     """One token, paid for being a letter."""

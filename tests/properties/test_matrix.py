@@ -255,6 +255,7 @@ def test_both_speakers_of_a_transcript_get_more_for_a_win(
             assert min(wins) > 0 > loss, (agent, wins, loss)
 
 
+@pytest.mark.system
 def test_independent_returns_are_discounted_by_joint_steps() -> None:
     """An agent that speaks in the steps 0 and 3 is three steps away from its second reward."""
     from mrlm.core.types import Turn

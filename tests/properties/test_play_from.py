@@ -19,6 +19,8 @@ from mrlm.record.filters import parse_filter
 from mrlm.record.packing import unpack
 from mrlm.replays.differences import differing
 
+pytestmark = pytest.mark.system
+
 SPECS = {name: registry.load("workflows", name).spec for name in registry.names("workflows")}
 TEAM = ("ann", "ben", "cy")
 WORLD: dict[str, dict[str, Any]] = {

@@ -21,6 +21,8 @@ from mrlm.train import iterate, train
 from mrlm.training.run import Run
 from mrlm.training.weight_proof import EVERY, gaps
 
+pytestmark = pytest.mark.system
+
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 

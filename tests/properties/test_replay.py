@@ -18,6 +18,8 @@ from mrlm.replays.differences import differing
 from recorded import episodes as recorded
 from recorded import played, write
 
+pytestmark = pytest.mark.system
+
 
 def config(folder: Path, **changes: Any) -> ExperimentConfig:
     data = {

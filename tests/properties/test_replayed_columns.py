@@ -15,6 +15,8 @@ from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core.errors import ConfigError
 from recorded import episodes
 
+pytestmark = pytest.mark.system
+
 TEAM: dict[str, Any] = {
     "policies": {"team": {}},
     "agents": {"a": {"policy": "team"}, "b": {"policy": "team"}},

@@ -282,6 +282,7 @@ class Box:
 """
 
 
+@pytest.mark.system
 def test_classes_that_are_iterators_pass_as_in_plain_python(sandbox: Sandbox) -> None:
     names = ["loop", "next", "expected", "has", "with"]
     cases = [("Tests", f"test_{name}") for name in names]

@@ -20,6 +20,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.runs import run_to_end
 from watched_runs import Watch as Noted
 
+pytestmark = pytest.mark.system
+
 ALGORITHMS = registry.names("algorithms")
 BINDINGS = ("shared", "separate", "lora", "tokenizers")
 TURNS = (1, 3)

@@ -27,6 +27,8 @@ from mrlm.serving.policies.openai_http import OpenAIHandler
 from mrlm.training.run import Callback
 from places import ROOT
 
+pytestmark = pytest.mark.system
+
 MORE = [[20, 21, 22], [20, 21, 22], []]
 """What the teacher reads before the prompts of `TURNS`."""
 

@@ -19,6 +19,8 @@ from mrlm.build.environments import environment_factory
 from mrlm.config.play_sections import EnvironmentConfig
 from places import ROOT
 
+pytestmark = pytest.mark.system
+
 PAGE = ROOT / "docs" / "teams.md"
 
 

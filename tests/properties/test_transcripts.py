@@ -15,6 +15,8 @@ from mrlm.serving.client.environment import RemoteEnvironment
 from mrlm.serving.environments.server import ServedEnvironment
 from servers import InProcess
 
+pytestmark = pytest.mark.system
+
 OWN = {"reward", "rescored", "difference"}
 """Worlds whose arguments do not travel."""
 

@@ -22,7 +22,10 @@ from mrlm.runs import run_to_end
 from mrlm.training.run import Callback
 from mrlm.viewer.export import export_run
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(chromium() is None, reason=MISSING),
+]
 __all__ = ["small"]
 
 HALF = 2.0**-10

@@ -23,6 +23,8 @@ from mrlm.replays.replacements import Cost
 from mrlm.replays.why import Why, explain
 from places import ROOT
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def adders(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -13,6 +13,8 @@ from tests.safety.sweeping import CASES, IN_ORDER, sweep
 from mrlm.sandbox import Limits, LocalSandbox, probe, workers
 from mrlm.sandbox.opening import TIERS
 
+pytestmark = pytest.mark.system
+
 IN_SANDBOX = [kind for kind in CASES if kind not in IN_ORDER]
 PARTS = 4
 """The cases of a kind are run in as many parts, side by side in each."""

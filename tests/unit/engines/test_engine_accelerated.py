@@ -268,6 +268,7 @@ class Peak(TorchDispatchMode):
         return found
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("fixed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rows_wait_for_memory(fixed: bool, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen rows with prompts of many lengths in a budget for a few: equal completions, and a

@@ -356,6 +356,7 @@ def test_critic_and_policies_learn_apart(
     assert all(weight.grad is None for weight in critic.body.parameters())
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_central_critic_learns_what_joint_states_are_worth(
     lora: bool, model: Any, tokenizer: Any

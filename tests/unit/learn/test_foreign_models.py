@@ -147,6 +147,7 @@ def its_forward(model: Any, backend: Any) -> Any:
     return model
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("kind", "how"),
     [("own", by_wrapper), ("own", in_place), ("own", its_forward), ("llama", by_wrapper)]
@@ -166,6 +167,7 @@ def test_a_compiled_forward_is_used(how: Any, kind: str, model: Any, tokenizer: 
     assert_equal(gradients(plain), expected, atol=2e-5)
 
 
+@pytest.mark.system
 def test_a_forward_that_is_compiled_after_the_first_loss_is_used_from_then_on(
     model: Any, tokenizer: Any
 ) -> None:

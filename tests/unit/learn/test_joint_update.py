@@ -21,6 +21,8 @@ from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
 
+pytestmark = pytest.mark.system
+
 LORA: dict[str, Any] = {"r": 2, "alpha": 4, "dropout": 0.0, "target_modules": "all-linear"}
 SETTINGS = {
     "free": LearnerSettings(learning_rate=1e-2, max_grad_norm=None),

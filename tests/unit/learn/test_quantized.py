@@ -33,6 +33,8 @@ from mrlm.planning.policy_weights import WeightSizes
 from tiny_runs import ANSWERS
 from two_ways import both_ways, compare, conversations
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("bitsandbytes")
 
 KINDS = ("nf4", "int8")

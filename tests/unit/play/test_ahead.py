@@ -33,6 +33,8 @@ from mrlm.play.sources.play import Play
 from mrlm.runs import run_to_end
 from places import HELPERS
 
+pytestmark = pytest.mark.system
+
 CLOCKED = ("time", "tokens_per_second")
 HERE = str(Path(__file__).parent)
 CONFIG: dict[str, Any] = {

@@ -15,6 +15,8 @@ from mrlm.record.exports.transcripts import transcript
 from mrlm.record.reader import RecordedEpisode, read_run
 from mrlm.tracking.completions import completions
 
+pytestmark = pytest.mark.system
+
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
 TALK = [
     ("system", "be short"),

@@ -39,6 +39,8 @@ from mrlm.train import iterate
 from mrlm.training.run import Run
 from places import ROOT
 
+pytestmark = pytest.mark.system
+
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 WORLD = {"env_type": "small_environments:Higher"}
 POKER = {"env_type": "kuhn_poker", "style": "short"}

@@ -31,6 +31,8 @@ from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.rows import Grouping, RowSource
 from mrlm.play.sources.self_play_pairs import SelfPlayPairs, parted
 
+pytestmark = pytest.mark.system
+
 ROWS = [{"prompt": f"{i}+{i}=", "completion": str(2 * i)} for i in range(4)]
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 

@@ -8,6 +8,8 @@ import pytest
 
 from mrlm.training.heap import FIRST, LONG, PATIENCE, WHOLE, still_heap
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(autouse=True)
 def nothing_frozen() -> Iterator[None]:

@@ -51,6 +51,7 @@ def test_they_fit(size: int, lean: bool) -> None:
     assert taken(2 * tokens) > size or tokens == 16_384
 
 
+@pytest.mark.system
 def test_a_run_has_the_numbers_of_any_other_and_resumes_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

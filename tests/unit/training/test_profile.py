@@ -24,6 +24,8 @@ from mrlm.experiment import run_experiment
 from mrlm.tracking.run_log import PROFILE
 from mrlm.training.profiler import ABOUT, LEARNING, Report
 
+pytestmark = pytest.mark.system
+
 WAIT = 0.2
 CLOCKED = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 TINY: dict[str, Any] = {

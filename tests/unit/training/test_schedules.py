@@ -17,6 +17,8 @@ from mrlm.learn.schedule import Schedule
 from mrlm.runs import run_to_end
 from watched_runs import settings, watched, weights
 
+pytestmark = pytest.mark.system
+
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 
 

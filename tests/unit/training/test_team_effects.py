@@ -12,6 +12,8 @@ from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 
+pytestmark = pytest.mark.system
+
 
 class Ignoring(Environment):
     """The last of three agents reads the first and not the second; the reward is the share of
