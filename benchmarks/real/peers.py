@@ -135,23 +135,26 @@ def trl(seed: int, name: str, folder: str) -> Curve:
 
 
 def comlrl(seed: int, name: str, folder: str) -> Curve:
-    """MAGRPO of CoMLRL with one agent; it updates when as many answers were sampled as here."""
+    """MAGRPO of CoMLRL with one agent. Its buffer counts prompts, so that it updates when as many
+    answers were sampled as here; it asks for the reward of each answer by itself."""
     from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
 
     torch.manual_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(name)
+    # it takes the first padding token of a prompt for its end, and chat prompts have end tokens
+    tokenizer.pad_token = "<|endoftext|>"
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32), LORA)
     curve = Curve(tokenizer)
     rows = Sums._rows(2, 400, 1)
     random.Random(seed).shuffle(rows)
     answers = {curve.prompt(row["question"]): row["answer"] for row in rows}
-    prompts = 0
+    asked = 0
 
     def rewards(*completions: Any, batch_items: Any = None, **_: Any) -> list[float]:
-        nonlocal prompts
-        if prompts % (PROMPTS * EVERY) == 0:
+        nonlocal asked
+        if asked % (PROMPTS * SAMPLES * EVERY) == 0:
             curve.measure(model)
-        prompts += 1
+        asked += len(completions[0])
         return [reward(text, batch_items[0]["answer"]) for text in completions[0]]
 
     trainer: Any = MAGRPOTrainer(
@@ -176,8 +179,8 @@ def comlrl(seed: int, name: str, folder: str) -> Curve:
             top_p=1.0,
             top_k=0,
             eval_interval=0,
-            rollout_buffer_size=PROMPTS * SAMPLES,
-            train_batch_size=PROMPTS * SAMPLES,
+            rollout_buffer_size=PROMPTS,
+            train_batch_size=PROMPTS,
             early_termination_threshold=None,
             parallel_training="none",
             agent_devices=["cpu"],
