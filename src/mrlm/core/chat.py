@@ -335,11 +335,9 @@ class Chat:
 def _has_more(message: Message) -> Any:
     """Whether the text of a message depends on more than its role and content."""
     named = message.name or message.tool_call_id or message.reasoning
-    return message.tool_calls or named or (message.metadata and _of_template(message.metadata))
-
-
-def _of_template(metadata: Mapping[str, Any]) -> bool:
-    return "tools" in metadata or "template_kwargs" in metadata
+    return (
+        message.tool_calls or named or not {"tools", "template_kwargs"}.isdisjoint(message.metadata)
+    )
 
 
 def _probe(chat: Chat, content: Any) -> bool:
