@@ -41,39 +41,22 @@ SCORES = "prompt_logprobs"
 """A field of text completions: number of the likeliest tokens whose log-probs are returned at each
 position of the prompt, besides that of its own token."""
 MOST_SCORED = 100
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "echo": (False,),
-    "suffix": ("",),
-    "best_of": (1,),
-    "prompt_logprobs": (0,),
-    "use_beam_search": (False,),
-    "ignore_eos": (False,),
-    "min_tokens": (0,),
-    "response_format": ({"type": "text"},),
-    "functions": ([],),
-    "function_call": ("none",),
-    "top_logprobs": (0,),
-    "parallel_tool_calls": (True,),
-    "modalities": (["text"],),
-    "store": (False,),
-    "stop_token_ids": ([],),
-    "bad_words": ([],),
-    "chat_template_kwargs": ({},),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "add_special_tokens": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "include_stop_str_in_output": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "documents": ([],),
-}
-"""Fields that would change an answer but are not supported, with the values that have no effect.
+_NEUTRAL: tuple[tuple[Any, str], ...] = (
+    (0, "frequency_penalty presence_penalty prompt_logprobs min_tokens top_logprobs"),
+    (1, "repetition_penalty length_penalty best_of"),
+    (False, "echo use_beam_search ignore_eos store continue_final_message add_special_tokens"),
+    (False, "include_stop_str_in_output return_tokens_as_token_ids"),
+    (True, "parallel_tool_calls add_generation_prompt skip_special_tokens"),
+    (True, "spaces_between_special_tokens"),
+    ([], "functions stop_token_ids bad_words documents"),
+    ({}, "logit_bias chat_template_kwargs"),
+    ("", "suffix"),
+    ("none", "function_call"),
+    (["text"], "modalities"),
+    ({"type": "text"}, "response_format"),
+)
+NEUTRAL: dict[str, Any] = {name: value for value, names in _NEUTRAL for name in names.split()}
+"""Fields that would change an answer but are not supported, with the value that has no effect.
 Any field in none of the three tables is refused."""
 MOST_CHOICES = 64
 
@@ -91,10 +74,8 @@ class Fields:
                 continue
             if not closed and name not in NEUTRAL:
                 continue
-            if not any(
-                value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
-                for neutral in NEUTRAL.get(name, ())
-            ):
+            neutral = NEUTRAL.get(name)  # none, of an unknown field, as no value is here
+            if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):
                 raise Refusal("bad", f"{name} is not supported by this server", name)
 
     def _value(self, name: str, default: Any, good: Callable[[Any], bool], what: str) -> Any:

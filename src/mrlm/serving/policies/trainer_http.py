@@ -167,14 +167,14 @@ class Sglang(_Routes):
         prompts: Any = body.get("input_ids")
         single = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int)
         id_lists: list[Any] = [prompts] if single else prompts
+        no_ids = Refusal("bad", "input_ids must be a list of token ids, or several", "input_ids")
         if not isinstance(id_lists, list) or not id_lists:
-            raise Refusal("bad", "input_ids must be a list of token ids, or several", "input_ids")
+            raise no_ids
         scored = fields.flag("return_logprob")
 
         def asked() -> list[Request]:
             if not all(map(is_ids, id_lists)):
-                text = "input_ids must be a list of token ids, or several"
-                raise Refusal("bad", text, "input_ids")
+                raise no_ids
             return [
                 Request(served.name, ids, sampling, (seed + n) % (1 << 64))
                 for n, ids in enumerate(id_lists)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from mrlm.core.board import Html, bounded
-from mrlm.core.errors import EpisodeError
+from mrlm.core.errors import EpisodeError, no_constant
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.serving import mrlm_pb2 as pb
 
@@ -37,7 +37,7 @@ def json_of(text: str, where: str) -> Any:
     if not text:
         return None
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise EpisodeError(f"{where}: not valid JSON ({error})") from error
 
@@ -73,10 +73,6 @@ def _object_of(text: str, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise EpisodeError(f"{where} must be an object, not {type(value).__name__}")
     return value
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _made(make: Callable[[], T], what: str) -> T:
