@@ -142,20 +142,9 @@ class Why:
         decisive = self.decisive
         return {
             "schema": SCHEMA,
-            "run": self.run,
-            "episode": self.episode,
-            "step": self.step,
-            "reward": self.reward,
-            "success": self.success,
-            "solved": self.solved,
-            "against": self.against,
-            "n": self.n,
-            "exact": self.exact,
-            "cost": _plain(self.cost),
-            "played": self.played,
+            **json.loads(json.dumps(asdict(self))),
             "seconds": round(self.seconds, 3),
-            "turns": [_plain(effect) for effect in self.turns],
-            "agents": [_plain(effect) for effect in self.agents],
+            "solved": self.solved,
             "decisive": decisive and {"agent": decisive[0], "turn": decisive[1]},
             "suspect": self.suspect,
             "notes": [*self.notes, LIMITS],
@@ -342,8 +331,3 @@ def _agent_effects(
             AgentEffect(agent, mean, marginal, outcome.success(success), failed, values.get(agent))
         )
     return effects
-
-
-def _plain(result: Any) -> Any:
-    """A dataclass as JSON."""
-    return json.loads(json.dumps(asdict(result)))

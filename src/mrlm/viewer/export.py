@@ -226,16 +226,10 @@ def _page(
 def _stage(stage: ViewedStage) -> dict[str, Any]:
     """A stage's settings, its metrics by column, and the descriptions of these."""
     metrics = columns_of(stage.metrics)
-    return {
-        "name": stage.name,
-        "run": stage.run,
-        "folder": str(stage.folder),
-        "config": stage.config,
-        "config_text": stage.config_text,
+    return stage.about() | {
         "metrics": metrics,
         "about": list(described([name for name, _ in metrics]).items()),
         "phases": stage.phases,
-        "ratings": stage.ratings,
         "alarms": stage.alarms,
     }
 
