@@ -247,11 +247,10 @@ def _call_of(value: Any) -> ToolCall:
     keys = [key for key in ("arguments", "parameters") if key in value]
     if len(keys) > 1:
         raise _Refused("a call has arguments or parameters, not both")
-    arguments = value[keys[0]] if keys else {}
+    arguments = value[keys[0]] if keys else None
     if isinstance(arguments, str):
-        arguments = _value(arguments) if arguments.strip() else {}
-    if arguments is None:
-        arguments = {}
+        arguments = _value(arguments) if arguments.strip() else None
+    arguments = {} if arguments is None else arguments
     if not isinstance(arguments, dict):
         raise _Refused(f"the arguments of {name[:40]!r} must be an object")
     return ToolCall(name, arguments)

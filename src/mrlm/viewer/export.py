@@ -263,16 +263,9 @@ def _tables(
 ) -> list[tuple[str, list[tuple[int, str]]]]:
     """Vocabulary -> texts of the tokens that occur, each byte as one character."""
     return [
-        (
-            name,
-            [
-                (i, vocabularies[name][i].decode("latin-1"))
-                for i in sorted(ids)
-                if i < len(vocabularies[name])
-            ],
-        )
+        (name, [(i, table[i].decode("latin-1")) for i in sorted(ids) if i < len(table)])
         for name, ids in used.items()
-        if name in vocabularies and ids
+        if ids and (table := vocabularies.get(name))
     ]
 
 

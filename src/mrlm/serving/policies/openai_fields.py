@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from mrlm.core.chat import Chat
@@ -213,7 +214,7 @@ def _message(entry: Any, where: str) -> Message:
 
 def head(kind: str, model: str) -> JSON:
     """The fields that every answer begins with."""
-    name = {"chat.completion": "chatcmpl", "chat.completion.chunk": "chatcmpl"}.get(kind, "cmpl")
+    name = "chatcmpl" if kind.startswith("chat") else "cmpl"
     return {
         "id": f"{name}-{secrets.token_hex(12)}",
         "object": kind,
@@ -230,26 +231,18 @@ def usage(read: int, completions: Sequence[Completion]) -> JSON:
 
 def chat_logprobs(chat: Chat, completion: Completion) -> JSON:
     """The log-probs of a chat completion, token by token."""
-    return {
-        "content": [
-            {"token": text, "logprob": logprob, "bytes": list(raw_bytes), "top_logprobs": []}
-            for text, raw_bytes, logprob in zip(
-                _tokens(chat, completion),
-                _bytes(chat, completion),
-                completion.logprobs,
-                strict=True,
-            )
-        ],
-        "refusal": None,
-    }
+    columns = _tokens(chat, completion), _bytes(chat, completion), completion.logprobs
+    content = [
+        {"token": text, "logprob": logprob, "bytes": list(raw_bytes), "top_logprobs": []}
+        for text, raw_bytes, logprob in zip(*columns, strict=True)
+    ]
+    return {"content": content, "refusal": None}
 
 
 def completion_logprobs(chat: Chat, completion: Completion) -> JSON:
     """The log-probs of a text completion."""
     tokens = _tokens(chat, completion)
-    offsets = [0]
-    for token in tokens[:-1]:
-        offsets.append(offsets[-1] + len(token))
+    offsets = [0, *accumulate(map(len, tokens))]
     return {
         "tokens": tokens,
         "token_logprobs": completion.logprobs,
@@ -262,16 +255,14 @@ def prompt_scores(chat: Chat, rows: Sequence[Sequence[tuple[int, float, int]]]) 
     """The log-probs of a prompt as vLLM gives them: none for the first token, then id -> log-prob,
     rank and text."""
     text = chat.tokenizer.decode
-    return [
-        None,
-        *(
-            {
-                str(token): {"logprob": logprob, "rank": rank, "decoded_token": text([token])}
-                for token, logprob, rank in row
-            }
-            for row in rows
-        ),
+    scores = [
+        {
+            str(token): {"logprob": logprob, "rank": rank, "decoded_token": text([token])}
+            for token, logprob, rank in row
+        }
+        for row in rows
     ]
+    return [None, *scores]
 
 
 def _tokens(chat: Chat, completion: Completion) -> list[str]:
