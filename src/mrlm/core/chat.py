@@ -221,9 +221,8 @@ class Chat:
 
     def template_for(self, messages: list[dict[str, Any]]) -> str:
         """The template of a conversation: the one named `tool_use` if it has tools."""
-        return (
-            self._with_tools if any("tools" in message for message in messages) else self.template
-        )
+        has_tools = any("tools" in message for message in messages)
+        return self._with_tools if has_tools else self.template
 
     def variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """The template's variables, including those in a message's metadata."""
