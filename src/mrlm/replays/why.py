@@ -14,7 +14,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.learn.checkpoint import write_json
 from mrlm.play.sources.branches import Script, TurnPlace
 from mrlm.replays.differences import differing
-from mrlm.replays.effects import MeanEstimate, Outcomes, shapley_estimates
+from mrlm.replays.effects import MeanEstimate, shapley_estimates
 from mrlm.replays.replacements import Cost, Played, Replacements
 from mrlm.replays.session import ForkSession
 
@@ -234,12 +234,7 @@ def explain(
     if differences:
         notes.append(f"the unchanged episode did not come out as recorded: {differences[0]}")
     rates = _limits(session, row["reward"])
-    turns = [
-        _turn_effect(
-            session, location, outcomes.turns[location], rates, success, outcomes.influence
-        )
-        for location in replacements.places
-    ]
+    turns = [_turn_effect(session, turn, outcomes, rates, success) for turn in replacements.places]
     return Why(
         run=str(session.folder),
         episode=session.id,
@@ -292,22 +287,22 @@ def _limits(session: ForkSession, reward: float) -> tuple[float, float] | None:
 def _turn_effect(
     session: ForkSession,
     location: TurnPlace,
-    outcomes: Outcomes,
+    outcomes: Played,
     limits: tuple[float, float] | None,
     success: float,
-    effects: Mapping[TurnPlace, dict[str, float | None]],
 ) -> TurnEffect:
-    mean = outcomes.mean(limits)
+    outcome = outcomes.turns[location]
+    mean = outcome.mean(limits)
     return TurnEffect(
         *location,
         when=session.when(location),
         text=session.past[location].completion.text,
         mean=mean,
         difference=mean.from_(session.row["reward"]),
-        success=outcomes.success(success),
-        same=outcomes.same,
-        failed=len(outcomes.rewards) - len(outcomes.known),
-        influence=effects.get(location, {}),
+        success=outcome.success(success),
+        same=outcome.same,
+        failed=len(outcome.rewards) - len(outcome.known),
+        influence=outcomes.influence.get(location, {}),
     )
 
 

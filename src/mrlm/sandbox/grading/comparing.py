@@ -174,11 +174,10 @@ def _write(packed: Any, parts: list[str], depth: int) -> None:
         if sum(map(len, parts)) > SHOWN:
             break
         parts.append(", " if index else "")
-        key, value = item if kind == "dict" else (None, item)
         if kind == "dict":
-            _write(key, parts, depth - 1)
+            _write(item[0], parts, depth - 1)
             parts.append(": ")
-        _write(value, parts, depth - 1)
+        _write(item[1] if kind == "dict" else item, parts, depth - 1)
     parts.append("," + right if kind == "tuple" and len(content) == 1 else right)
 
 
