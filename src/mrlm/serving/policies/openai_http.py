@@ -157,10 +157,9 @@ class OpenAIHandler:
 
         def choice(sent: Request, completion: Completion) -> JSON:
             ids = {"token_ids": completion.token_ids, "prompt_token_ids": sent.prompt_ids}
+            text = completion.text
             return {
-                "text": served.chat.tokenizer.decode(completion.token_ids)
-                if special
-                else completion.text,
+                "text": served.chat.tokenizer.decode(completion.token_ids) if special else text,
                 "logprobs": completion_logprobs(served.chat, completion) if scored else None,
                 "finish_reason": completion.finish_reason,
                 "stop_reason": None,
