@@ -67,7 +67,7 @@ class Metrics:
         return self._http.server_port
 
     def collect(self) -> Iterator[Any]:
-        """The current values, as Prometheus asks for them."""
+        """The current values, which Prometheus requests."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         now = self._readings()
