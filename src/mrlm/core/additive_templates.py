@@ -11,22 +11,10 @@ MARKS = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 ROLES = {"user", "assistant", "system"}
 """Roles of messages that are rendered one by one; branches for other roles are not read."""
 PURE = (
-    nodes.Output,
-    nodes.TemplateData,
-    nodes.Const,
-    nodes.Name,
-    nodes.Getattr,
-    nodes.Getitem,
-    nodes.If,
-    nodes.Assign,
-    nodes.BinExpr,
-    nodes.UnaryExpr,
-    nodes.Compare,
-    nodes.Operand,
-    nodes.Concat,
-    nodes.CondExpr,
-    nodes.Test,
-)
+    nodes.Output, nodes.TemplateData, nodes.Const, nodes.Name, nodes.Getattr, nodes.Getitem,
+    nodes.If, nodes.Assign, nodes.BinExpr, nodes.UnaryExpr, nodes.Compare, nodes.Operand,
+    nodes.Concat, nodes.CondExpr, nodes.Test,
+)  # fmt: skip
 """Syntax whose text depends on the values of its names alone."""
 FILTERS = {"trim", "length", "lower", "upper", "capitalize", "tojson", "string", "default"}
 

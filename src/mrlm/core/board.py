@@ -56,11 +56,8 @@ def table(rows: Iterable[Sequence[Cell]], head: Sequence[Cell] = (), kind: str =
 
 def stacked(*parts: str) -> Html:
     """Parts of a board, one below the other; texts are escaped, empty ones are left out."""
-    return Html(
-        "".join(
-            part if isinstance(part, Html) else f"<p>{escape(part)}</p>" for part in parts if part
-        )
-    )
+    shown = (part for part in parts if part)
+    return Html("".join(x if isinstance(x, Html) else f"<p>{escape(x)}</p>" for x in shown))
 
 
 def shortened(text: str, most: int) -> str:

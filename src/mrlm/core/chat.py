@@ -221,9 +221,8 @@ class Chat:
 
     def template_for(self, messages: list[dict[str, Any]]) -> str:
         """The template of a conversation: the one named `tool_use` if it has tools."""
-        return (
-            self._with_tools if any("tools" in message for message in messages) else self.template
-        )
+        has_tools = any("tools" in message for message in messages)
+        return self._with_tools if has_tools else self.template
 
     def variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """The template's variables, including those in a message's metadata."""
@@ -335,11 +334,9 @@ class Chat:
 def _has_more(message: Message) -> Any:
     """Whether the text of a message depends on more than its role and content."""
     named = message.name or message.tool_call_id or message.reasoning
-    return message.tool_calls or named or (message.metadata and _of_template(message.metadata))
-
-
-def _of_template(metadata: Mapping[str, Any]) -> bool:
-    return "tools" in metadata or "template_kwargs" in metadata
+    return (
+        message.tool_calls or named or not {"tools", "template_kwargs"}.isdisjoint(message.metadata)
+    )
 
 
 def _probe(chat: Chat, content: Any) -> bool:

@@ -353,24 +353,20 @@ def contract_problem(result: object, environment: Environment, method: str) -> s
             f"{_title(environment)}.{method} returned {_type_of(result)}; it must return a "
             f'StepResult: `return StepResult({{"{agent}": Observation([Message(text)])}})`'
         )
+    for what, named in (("observation", result.observations), ("reward", result.rewards)):
+        for agent in named:
+            if agent not in environment.agents:
+                return (
+                    f"{_title(environment)}.{method}: {what} for {agent!r}, which is not in "
+                    f"agents={environment.agents!r}"
+                )
     for agent, observation in result.observations.items():
-        if agent not in environment.agents:
-            return (
-                f"{_title(environment)}.{method}: observation for {agent!r}, which is not in "
-                f"agents={environment.agents!r}"
-            )
         if not isinstance(observation, Observation) or not all(
             isinstance(message, Message) for message in observation.messages
         ):
             return (
                 f"{_title(environment)}.{method}: the observation of {agent!r} must be an "
                 "Observation of Messages: `Observation([Message(text)])`"
-            )
-    for agent in result.rewards:
-        if agent not in environment.agents:
-            return (
-                f"{_title(environment)}.{method}: reward for {agent!r}, which is not in "
-                f"agents={environment.agents!r}"
             )
     return None
 

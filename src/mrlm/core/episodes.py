@@ -169,9 +169,7 @@ class Group:
     def valid(self) -> list[Episode]:
         """The episodes that were sampled, did not fail and have a reward; only these count in
         statistics. Replays are not among them."""
-        sampled = [
-            episode for episode in self.episodes if not episode.greedy and episode.replayed is None
-        ]
+        sampled = (one for one in self.episodes if not one.greedy and one.replayed is None)
         return [episode for episode in sampled if not episode.failed and episode.scored]
 
     @property

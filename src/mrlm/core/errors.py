@@ -1,6 +1,8 @@
 """The errors of the library. Each names the problem, its location and the fix; `exit_code` is the
 exit status of the command line."""
 
+from typing import NoReturn
+
 
 class MRLMError(Exception):
     """Base of every error this library raises on purpose; a run that ends with one exits 1."""
@@ -86,6 +88,11 @@ class NonFiniteError(TrainingError):
 
 class PeerError(TrainingError):
     """Another process of the run was lost or does not respond, so that this one cannot continue."""
+
+
+def no_constant(word: str) -> NoReturn:
+    """The `parse_constant` of strict JSON, which has neither NaN nor infinity."""
+    raise ValueError(f"{word} is no JSON number")
 
 
 def well_formed(text: str, where: str) -> str:

@@ -68,22 +68,15 @@ def read_message(item: Any, where: str) -> Message:
 
 def write_message(message: Message) -> dict[str, Any]:
     """A message as in a row of a data set; fields without a value are left out."""
-    row: dict[str, Any] = {
-        "role": str(message.role),
-        "content": message.content,
-        "agent": message.agent,
+    row = {"role": str(message.role), "content": message.content, "agent": message.agent}
+    more = {
+        "tool_calls": list(message.tool_calls) or None,
+        "tool_call_id": message.tool_call_id,
+        "name": message.name,
+        "reasoning_content": message.reasoning,
+        "weight": message.weight,
     }
-    if message.tool_calls:
-        row["tool_calls"] = list(message.tool_calls)
-    if message.tool_call_id is not None:
-        row["tool_call_id"] = message.tool_call_id
-    if message.name is not None:
-        row["name"] = message.name
-    if message.reasoning is not None:
-        row["reasoning_content"] = message.reasoning
-    if message.weight is not None:
-        row["weight"] = message.weight
-    return row
+    return row | {name: value for name, value in more.items() if value is not None}
 
 
 def read_tools(value: Any, where: str) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from jinja2 import TemplateError
 from mrlm.core.chat import Chat
 from mrlm.core.control_tokens import GUARD, unguarded
 from mrlm.core.errors import ChatTemplateError
+from mrlm.core.prefixes import shared_prefix
 from mrlm.core.template_messages import contains, plain, text_of
 from mrlm.core.template_work import Rendering, unusable
 from mrlm.core.types import Message
@@ -65,11 +66,7 @@ def samples(
     except Rewritten:
         pass
     chat.say("the chat template rewrites earlier turns, so each turn becomes a sample of its own")
-    return [
-        _single(chat, dicts, index)
-        for index, entry in enumerate(dicts)
-        if entry["role"] == "assistant" and any(trained(j) for j in entry["sources"])
-    ]
+    return [_single(chat, dicts, index) for index in _chosen(dicts, trained)]
 
 
 def transcript(
@@ -84,14 +81,19 @@ def transcript(
         raise ChatTemplateError(str(error)) from None
 
 
+def _chosen(dicts: Dicts, trained: Callable[[int], bool]) -> list[int]:
+    """The numbers of the assistant messages that are trained on."""
+    return [
+        index
+        for index, entry in enumerate(dicts)
+        if entry["role"] == "assistant" and any(map(trained, entry["sources"]))
+    ]
+
+
 def _spans(
     chat: Chat, dicts: Dicts, text: str, trained: Callable[[int], bool]
 ) -> tuple[list[int], list[Span]]:
-    chosen = [
-        i
-        for i, m in enumerate(dicts)
-        if m["role"] == "assistant" and any(trained(j) for j in m["sources"])
-    ]
+    chosen = _chosen(dicts, trained)
     spans: list[Span] | None = None
     if chat.marked and not any("prefill" in entry for entry in dicts):
         ids, spans = _marked_spans(chat, dicts, text)
@@ -149,8 +151,7 @@ def _around(chat: Chat, dicts: Dicts, index: int) -> tuple[str, str]:
 
 def _common(chat: Chat, one: str, other: str) -> str:
     """The common beginning of two rendered texts, up to a whole control token."""
-    pairs = enumerate(zip(one, other, strict=False))
-    end = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+    end = shared_prefix(one, other)
     return one[: chat.control.boundary(other, chat.control.boundary(one, end))]
 
 

@@ -65,16 +65,14 @@ class _Contained(Coroutine[Any, Any, Any]):
         self._job = job
 
     def send(self, value: Any) -> Any:
-        try:
-            return self._job.send(value)
-        except _ENDS_LOOP as error:
-            if is_interrupt(error):
-                raise
-            raise as_failure(error) from error
+        return self._advanced(self._job.send, value)
 
     def throw(self, *thrown: Any) -> Any:
+        return self._advanced(self._job.throw, *thrown)
+
+    def _advanced(self, advance: Callable[..., Any], *values: Any) -> Any:
         try:
-            return self._job.throw(*thrown)
+            return advance(*values)
         except _ENDS_LOOP as error:
             if is_interrupt(error):
                 raise

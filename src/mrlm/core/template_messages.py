@@ -27,17 +27,9 @@ def explained(messages: Messages) -> Messages:
     tools = next((message["tools"] for message in messages if "tools" in message), None)
     if not tools:
         return messages
-    lines = [json.dumps(tool, ensure_ascii=False) for tool in tools]
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     call = written("name", {"argument": "value"})
-    text = "\n".join(
-        [
-            "You may call these tools:",
-            "<tools>",
-            *lines,
-            "</tools>",
-            f"A call is written as\n{call}",
-        ]
-    )
+    text = f"You may call these tools:\n<tools>\n{lines}\n</tools>\nA call is written as\n{call}"
     rest = [{key: item for key, item in m.items() if key != "tools"} for m in messages]
     if rest[0]["role"] != "system":
         return [{"role": "system", "content": text, "sources": [0]}, *rest]

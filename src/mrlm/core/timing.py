@@ -11,27 +11,13 @@ from time import perf_counter
 from mrlm.core.types import ANNOTATED
 
 PHASES: dict[str, int] = {
-    "play": 0,
-    "prompts": 1,
-    "sampling": 1,
-    "environment": 1,
-    "annotate": 0,
-    **dict.fromkeys(ANNOTATED, 1),
-    "credit": 0,
-    "checks": 0,
-    "update": 0,
-    "forward": 1,
-    "head": 1,
-    "backward": 1,
-    "optimizer": 1,
-    "new_logprobs": 1,
-    "sync": 0,
-    "opponents": 1,
-    "evaluation": 2,
-    "saving": 2,
-    "logging": 0,
-    "waiting": 1,
-}
+    "play": 0, "prompts": 1, "sampling": 1, "environment": 1,
+    "annotate": 0, **dict.fromkeys(ANNOTATED, 1),
+    "credit": 0, "checks": 0,
+    "update": 0, "forward": 1, "head": 1, "backward": 1, "optimizer": 1, "new_logprobs": 1,
+    "sync": 0, "opponents": 1, "evaluation": 2, "saving": 2,
+    "logging": 0, "waiting": 1,
+}  # fmt: skip
 """Phases of a step, with their depth: time is counted for the deepest active phase only. Evaluation
 and saving include everything inside them."""
 OTHER = "other"

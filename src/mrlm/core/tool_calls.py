@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, no_constant
 from mrlm.core.thoughts import without_thoughts
 
 MAX_TEXT = 20_000
@@ -223,10 +223,6 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def _constant(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON number")
-
-
 def _finite(digits: str) -> float:
     value = float(digits)
     if value - value != 0.0:
@@ -234,7 +230,9 @@ def _finite(digits: str) -> float:
     return value
 
 
-_STRICT = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant, parse_float=_finite)
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_pairs, parse_constant=no_constant, parse_float=_finite
+)
 
 
 def _call_of(value: Any) -> ToolCall:
@@ -249,11 +247,10 @@ def _call_of(value: Any) -> ToolCall:
     keys = [key for key in ("arguments", "parameters") if key in value]
     if len(keys) > 1:
         raise _Refused("a call has arguments or parameters, not both")
-    arguments = value[keys[0]] if keys else {}
+    arguments = value[keys[0]] if keys else None
     if isinstance(arguments, str):
-        arguments = _value(arguments) if arguments.strip() else {}
-    if arguments is None:
-        arguments = {}
+        arguments = _value(arguments) if arguments.strip() else None
+    arguments = {} if arguments is None else arguments
     if not isinstance(arguments, dict):
         raise _Refused(f"the arguments of {name[:40]!r} must be an object")
     return ToolCall(name, arguments)

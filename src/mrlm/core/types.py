@@ -7,7 +7,6 @@ a *group* contains the episodes that start from one state and are compared with 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from operator import attrgetter
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -306,8 +305,6 @@ ANNOTATED = tuple(name for name, of in COLUMNS.items() if of["by"] in ("policy",
 COMPUTED = tuple(name for name, of in COLUMNS.items() if of["by"] != "sampler")
 """Those that algorithms, learners and critics write."""
 
-_reward_of = attrgetter("reward")
-
 
 @dataclass(slots=True, weakref_slot=True)
 class Rollout:
@@ -343,7 +340,7 @@ class Rollout:
     @property
     def reward(self) -> float:
         """Sum of the turns' rewards."""
-        return sum(map(_reward_of, self.turns))
+        return sum(turn.reward for turn in self.turns)
 
 
 class EnvironmentMode(StrEnum):

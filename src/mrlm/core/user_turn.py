@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from mrlm.core.chat import Chat, Prompt
 from mrlm.core.errors import ChatTemplateError
+from mrlm.core.prefixes import shared_prefix
 from mrlm.core.types import Message, Turn
 
 PROBES = ("a", "Z", "7", "-", "\nb", " c", "  e", "d\n", "é.")
@@ -79,9 +80,6 @@ def open_user_turn(
     return UserTurnOpening(first[:start], lead, "" if at is None else rest, *ends)
 
 
-def _common(rows: Sequence[Sequence[int]]) -> int:
-    """Length of the common prefix of all rows."""
-    return next(
-        (index for index, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1),
-        min(map(len, rows)),
-    )
+def _common(rows: Sequence[list[int]]) -> int:
+    """Length of the common prefix of all rows: that of the first and the last one in order."""
+    return shared_prefix(min(rows), max(rows))

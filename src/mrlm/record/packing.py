@@ -50,16 +50,11 @@ def unpack(packed: Packed, length: int | None = None) -> np.ndarray:
 
 
 def unpack_end(packed: str, count: int) -> list[int]:
-    """The last ids, at most `count`, of the result of `pack_ids`, without unpacking the others.
-    Raises `ValueError`: they are not packed ids."""
-    kind, separator, data = packed.partition(":")
-    if kind not in ("u2", "u4") or not separator:
+    """The last ids, at most `count`, of the result of `pack_ids`. Raises `ValueError`: they are not
+    packed ids."""
+    if not packed.startswith("u"):
         raise ValueError(f"not packed ids: {packed[:40]!r}")
-    width = int(kind[1])
-    quads = (count * width + 4) // 3  # of characters; each holds three bytes, the last one or more
-    end = base64.b64decode(data[-4 * quads :], validate=True)
-    places = range(len(end) % width, len(end), width)
-    return [int.from_bytes(end[k : k + width], "little") for k in places][-count:]
+    return unpack(packed)[-count:].tolist()
 
 
 def _packed(numbers: np.ndarray, kind: str) -> str:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def episode_row(
         "status": episode.status,
         "reward": finite(episode.reward),
         "step_rewards": [finite(value) for value in episode.step_rewards],
-        "metrics": _finite_table(dict(sorted(episode.metrics.items()))),
+        "metrics": {name: finite(value) for name, value in sorted(episode.metrics.items())},
         "error": episode.error,
         **{name: value for name, value in marks.items() if value},
         **({"boards": _boards(episode)} if tokens and episode.boards else {}),
@@ -89,19 +89,9 @@ def digest(ids: Sequence[int]) -> str:
 
 def finite(value: float | None) -> float | None:
     """A number for JSON: `None` if it is not finite."""
-    if type(value) is not float:
-        if value is None or isinstance(value, int):
-            return value
-        value = float(value)
-    return value if math.isfinite(value) else None
-
-
-def _finite_table(numbers: dict[str, float]) -> dict[str, float | None]:
-    """A table with `finite` of each of its numbers, or the table itself if that changes nothing."""
-    for value in numbers.values():
-        if type(value) is not float or not math.isfinite(value):
-            return {name: finite(value) for name, value in numbers.items()}
-    return cast("dict[str, float | None]", numbers)
+    if value is None or isinstance(value, int):
+        return value
+    return float(value) if math.isfinite(value) else None
 
 
 def _boards(episode: Episode) -> list[dict[str, Any]]:
@@ -149,7 +139,7 @@ def _turn(turn: Turn, number: int | None, previous: list[int] | None) -> dict[st
         "sampling": _sampling(turn.sampling),
         "trained": turn.trained,
         "reward": finite(turn.reward),
-        "components": _finite_table(turn.components),
+        "components": {name: finite(value) for name, value in turn.components.items()},
         "advantage": mean_of(turn.advantages),
         "return": mean_of(turn.returns),
         "tokens": len(ids),

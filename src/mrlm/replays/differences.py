@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from mrlm.core.prefixes import shared_prefix
 from mrlm.record.packing import unpack
 
 
@@ -57,7 +58,7 @@ def _ids(turn: Mapping[str, Any]) -> Sequence[int] | None:
 def _first_token(was: Sequence[int] | None, now: Sequence[int] | None) -> str:
     if was is None or now is None:
         return "other tokens (the log has only their digest: record.tokens, or they hold a secret)"
-    for position, (one, other) in enumerate(zip(was, now, strict=False), 1):
-        if one != other:
-            return f"token {position} is {other}, logged {one}"
+    at = shared_prefix(was, now)
+    if at < min(len(was), len(now)):
+        return f"token {at + 1} is {now[at]}, logged {was[at]}"
     return f"{len(now)} tokens, logged {len(was)}"

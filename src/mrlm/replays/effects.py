@@ -39,11 +39,8 @@ class MeanEstimate:
 
     def from_(self, value: float | None) -> "MeanEstimate":
         """The estimate of `value` minus this one."""
-        if value is None:
-            return MeanEstimate(None, None, None, self.n)
-        mean, low, high = (
-            None if end is None else value - end for end in (self.value, self.high, self.low)
-        )
+        ends = (self.value, self.high, self.low)
+        mean, low, high = (None if value is None or end is None else value - end for end in ends)
         return MeanEstimate(mean, low, high, self.n)
 
 

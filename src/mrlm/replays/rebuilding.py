@@ -151,9 +151,7 @@ def chosen(
             f"--step {step}: episode {episode!r} is logged in step {', '.join(map(str, steps))}"
         )
     notes = []
-    if (
-        len(steps) > 1 and episode.startswith("train/") and not columns
-    ):  # it was kept and trained on again
+    if len(steps) > 1 and episode.startswith("train/") and not columns:
         step = steps[0]
         notes.append(f"it was played in step {step}, kept, and trained on in later steps too")
     if step is None and len(steps) > 1:

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -209,12 +209,13 @@ class ForkSession:
                 return
             run = self.run
             begun = run.step
-            with redirect_stdout(io.StringIO()):
-                try:
-                    with threads(run.config, policies_of(run)), beside_play(run):
-                        run_async(self._train())
-                except FoundError:
-                    pass
+            with (
+                redirect_stdout(io.StringIO()),
+                suppress(FoundError),
+                threads(run.config, policies_of(run)),
+                beside_play(run),
+            ):
+                run_async(self._train())
             self.notes += self._watch.notes
             if self._past is None:
                 self._past = self._replayed()

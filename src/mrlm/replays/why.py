@@ -14,7 +14,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.learn.checkpoint import write_json
 from mrlm.play.sources.branches import Script, TurnPlace
 from mrlm.replays.differences import differing
-from mrlm.replays.effects import MeanEstimate, Outcomes, shapley_estimates
+from mrlm.replays.effects import MeanEstimate, shapley_estimates
 from mrlm.replays.replacements import Cost, Played, Replacements
 from mrlm.replays.session import ForkSession
 
@@ -142,20 +142,9 @@ class Why:
         decisive = self.decisive
         return {
             "schema": SCHEMA,
-            "run": self.run,
-            "episode": self.episode,
-            "step": self.step,
-            "reward": self.reward,
-            "success": self.success,
-            "solved": self.solved,
-            "against": self.against,
-            "n": self.n,
-            "exact": self.exact,
-            "cost": _plain(self.cost),
-            "played": self.played,
+            **json.loads(json.dumps(asdict(self))),
             "seconds": round(self.seconds, 3),
-            "turns": [_plain(effect) for effect in self.turns],
-            "agents": [_plain(effect) for effect in self.agents],
+            "solved": self.solved,
             "decisive": decisive and {"agent": decisive[0], "turn": decisive[1]},
             "suspect": self.suspect,
             "notes": [*self.notes, LIMITS],
@@ -245,12 +234,7 @@ def explain(
     if differences:
         notes.append(f"the unchanged episode did not come out as recorded: {differences[0]}")
     rates = _limits(session, row["reward"])
-    turns = [
-        _turn_effect(
-            session, location, outcomes.turns[location], rates, success, outcomes.influence
-        )
-        for location in replacements.places
-    ]
+    turns = [_turn_effect(session, turn, outcomes, rates, success) for turn in replacements.places]
     return Why(
         run=str(session.folder),
         episode=session.id,
@@ -303,22 +287,22 @@ def _limits(session: ForkSession, reward: float) -> tuple[float, float] | None:
 def _turn_effect(
     session: ForkSession,
     location: TurnPlace,
-    outcomes: Outcomes,
+    outcomes: Played,
     limits: tuple[float, float] | None,
     success: float,
-    effects: Mapping[TurnPlace, dict[str, float | None]],
 ) -> TurnEffect:
-    mean = outcomes.mean(limits)
+    outcome = outcomes.turns[location]
+    mean = outcome.mean(limits)
     return TurnEffect(
         *location,
         when=session.when(location),
         text=session.past[location].completion.text,
         mean=mean,
         difference=mean.from_(session.row["reward"]),
-        success=outcomes.success(success),
-        same=outcomes.same,
-        failed=len(outcomes.rewards) - len(outcomes.known),
-        influence=effects.get(location, {}),
+        success=outcome.success(success),
+        same=outcome.same,
+        failed=len(outcome.rewards) - len(outcome.known),
+        influence=outcomes.influence.get(location, {}),
     )
 
 
@@ -342,8 +326,3 @@ def _agent_effects(
             AgentEffect(agent, mean, marginal, outcome.success(success), failed, values.get(agent))
         )
     return effects
-
-
-def _plain(result: Any) -> Any:
-    """A dataclass as JSON."""
-    return json.loads(json.dumps(asdict(result)))

@@ -50,17 +50,18 @@ def choose(candidates: Sequence[Candidate], limit: float) -> Choice:
     trained, each_of = _thinned(groups, left) if every == 1 else ([], 0)
     phrases = []
     if chosen_tests:
-        phrases.append("all evaluations" if every == 1 else f"{_nth(every)} evaluation")
+        phrases.append(every_nth(every, "evaluation"))
     if trained:
-        step = "every training step" if each_of == 1 else f"{_nth(each_of)} training step"
+        step = "every training step" if each_of == 1 else every_nth(each_of, "training step")
         phrases.append(f"of {step} the groups with the highest, median and lowest mean reward")
     phrases += ["the episodes that alarms cite or `mrlm why` explained"] if cited else []
     rule = "; ".join(phrases) or "none"
     return Choice(frozenset(e.number for e in (*cited, *chosen_tests, *trained)), rule)
 
 
-def _nth(number: int) -> str:
-    return {2: "every second", 3: "every third"}.get(number, f"every {number}th")
+def every_nth(number: int, what: str) -> str:
+    """The rule by which one of so many is shown: `every second evaluation`."""
+    return {1: f"all {what}s", 2: f"every second {what}"}.get(number, f"every {number}th {what}")
 
 
 def _thinned(candidates: Sequence[Candidate], limit: float) -> tuple[list[Candidate], int]:

@@ -226,16 +226,10 @@ def _page(
 def _stage(stage: ViewedStage) -> dict[str, Any]:
     """A stage's settings, its metrics by column, and the descriptions of these."""
     metrics = columns_of(stage.metrics)
-    return {
-        "name": stage.name,
-        "run": stage.run,
-        "folder": str(stage.folder),
-        "config": stage.config,
-        "config_text": stage.config_text,
+    return stage.about() | {
         "metrics": metrics,
         "about": list(described([name for name, _ in metrics]).items()),
         "phases": stage.phases,
-        "ratings": stage.ratings,
         "alarms": stage.alarms,
     }
 
@@ -269,16 +263,9 @@ def _tables(
 ) -> list[tuple[str, list[tuple[int, str]]]]:
     """Vocabulary -> texts of the tokens that occur, each byte as one character."""
     return [
-        (
-            name,
-            [
-                (i, vocabularies[name][i].decode("latin-1"))
-                for i in sorted(ids)
-                if i < len(vocabularies[name])
-            ],
-        )
+        (name, [(i, table[i].decode("latin-1")) for i in sorted(ids) if i < len(table)])
         for name, ids in used.items()
-        if name in vocabularies and ids
+        if ids and (table := vocabularies.get(name))
     ]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from mrlm.record.files import Part, episode_file, lines_of
 from mrlm.record.reader import METRICS
 from mrlm.tracking.metric_table import described
+from mrlm.viewer.choice import every_nth
 from mrlm.viewer.export import CHUNK, columns_of
 from mrlm.viewer.folders import stages_of
 from mrlm.viewer.growing import GrowingLines, GrowingParts, Position, RewrittenError
@@ -54,13 +55,8 @@ class Thinning:
         first = bisect_left(parts, self.since, key=lambda part: part.at)
         has_newest = first < len(parts)
         newest = f"everything from step {parts[first].step} on; before it " if has_newest else ""
-        tests = _every(self.evaluations, "evaluation")
-        return f"{newest}{tests} and {_every(self.training, 'training step')}"
-
-
-def _every(number: int, what: str) -> str:
-    names = {1: f"all {what}s", 2: f"every second {what}"}
-    return names.get(number, f"every {number}th {what}")
+        tests = every_nth(self.evaluations, "evaluation")
+        return f"{newest}{tests} and {every_nth(self.training, 'training step')}"
 
 
 def thinning(parts: Sequence[Part], limit: int) -> Thinning:
@@ -157,15 +153,7 @@ class StageFollower:
         if previous and not grown and (times, saved) == (self._times, previous["saved"]):
             return None
         self._times = times
-        self._about = {
-            "name": self.stage.name,
-            "run": self.stage.run,
-            "folder": str(self.stage.folder),
-            "config": self.stage.config,
-            "config_text": self.stage.config_text,
-            "ratings": self.stage.ratings,
-            "saved": saved,
-        }
+        self._about = self.stage.about() | {"saved": saved}
         if not grown:
             return self._about
         self._profiled = size

@@ -17,9 +17,8 @@ class EpisodeList:
     """Columns of the episodes of a page."""
 
     def __init__(self) -> None:
-        self.columns: dict[str, list[Any]] = {name: [] for name in CODED}
-        self.columns |= {name: [] for name in ("step", "id", "reward", "tokens", "turns")}
-        self.columns |= {"flags": [], "text": []}
+        names = (*CODED, "step", "id", "reward", "tokens", "turns", "flags", "text")
+        self.columns: dict[str, list[Any]] = {name: [] for name in names}
         self.codes: dict[str, dict[str, int]] = {name: {} for name in CODED}
         self.rewards: dict[str, list[float | None]] = {}
         self.metrics: dict[str, list[float | None]] = {}

@@ -40,6 +40,11 @@ class ViewedStage:
     run: str = ""
     accepts: Filter = lambda row: True
 
+    def about(self) -> dict[str, Any]:
+        """Its name, settings and ratings as JSON."""
+        names = ("name", "run", "config", "config_text", "ratings")
+        return {"folder": str(self.folder), **{name: getattr(self, name) for name in names}}
+
     @property
     def config_text(self) -> str:
         """The resolved config as it was written, or nothing."""

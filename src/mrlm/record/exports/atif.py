@@ -116,7 +116,10 @@ def _joint_steps(episode: RecordedEpisode) -> Iterator[dict[str, Any]]:
     for message in prompt:
         role = "system" if message["role"] == "system" else "user"
         yield {"source": role, "message": message["content"]}
-    steps = {agent: _turn_steps(conversation(episode, agent)) for agent in episode.row["agents"]}
+    steps = {  # agent -> `step_id` of every turn in its trajectory
+        agent: [step["step_id"] for step in _of_agent(episode, agent)["steps"] if "metrics" in step]
+        for agent in episode.row["agents"]
+    }
     for entry in transcript(episode):
         if entry.turn is None:
             continue
@@ -132,12 +135,6 @@ def _joint_steps(episode: RecordedEpisode) -> Iterator[dict[str, Any]]:
         }
     if not prompt and not places:
         yield {"source": "system", "message": str(episode.row.get("error") or "no turns")}
-
-
-def _turn_steps(entries: Sequence[Entry]) -> list[int]:
-    """`step_id` of every turn in the trajectory of its agent."""
-    made = _numbered(_steps(entries))
-    return [step["step_id"] for step in made if "metrics" in step]
 
 
 def _numbered(steps: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -19,12 +19,11 @@ HARNESS = "mrlm"
 
 def write(chosen: Selection, output: Path) -> int:
     """`write_each` of sessions."""
-    return write_each(
-        chosen,
-        output,
-        ".jsonl",
-        lambda episode: "".join(json.dumps(line) + "\n" for line in session(episode)),
-    )
+
+    def lines(episode: RecordedEpisode) -> str:
+        return "".join(json.dumps(line) + "\n" for line in session(episode))
+
+    return write_each(chosen, output, ".jsonl", lines)
 
 
 def session(episode: RecordedEpisode) -> Iterator[dict[str, Any]]:

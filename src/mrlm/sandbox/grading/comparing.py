@@ -11,6 +11,11 @@ from mrlm.sandbox.grading.plain import DEPTH, NotPlain, integer, pack
 SHOWN = 200
 """Characters of a value that feedback shows."""
 
+_SELF: dict[type, str] = {
+    **{type(None): "none", bool: "bool", int: "number", float: "number"},
+    **{str: "text", list: "list"},
+}
+"""Type that is packed as itself -> its name."""
 _NAMES = {"t": "tuple", "s": "set", "z": "set", "b": "bytes"}
 _nan = itertools.count()
 
@@ -88,16 +93,8 @@ def _close(got: Any, expected: Any, rel_tol: float) -> bool:
 def _opened(packed: Any) -> tuple[str, Any]:
     """The type of a packed value, and its content: a Python value, or packed values."""
     kind = type(packed)
-    if packed is None:
-        return "none", None
-    if kind is bool:
-        return "bool", packed
-    if kind is int or kind is float:
-        return "number", packed
-    if kind is str:
-        return "text", packed
-    if kind is list:
-        return "list", packed
+    if kind in _SELF:
+        return _SELF[kind], packed
     if kind is not dict or len(packed) != 1:
         raise NotPlain("not a packed value")
     ((tag, content),) = packed.items()
@@ -177,11 +174,10 @@ def _write(packed: Any, parts: list[str], depth: int) -> None:
         if sum(map(len, parts)) > SHOWN:
             break
         parts.append(", " if index else "")
-        key, value = item if kind == "dict" else (None, item)
         if kind == "dict":
-            _write(key, parts, depth - 1)
+            _write(item[0], parts, depth - 1)
             parts.append(": ")
-        _write(value, parts, depth - 1)
+        _write(item[1] if kind == "dict" else item, parts, depth - 1)
     parts.append("," + right if kind == "tuple" and len(content) == 1 else right)
 
 

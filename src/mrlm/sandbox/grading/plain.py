@@ -140,18 +140,6 @@ class PlainPacker:
             raise NotPlain("too many values")
         return [self.value(item, depth) for item in kind.__iter__(values)]
 
-    def row(self, value: list[Any], depth: int) -> Any:
-        return self.many(list, value, depth)
-
-    def pair(self, value: tuple[Any, ...], depth: int) -> Any:
-        return {"t": self.many(tuple, value, depth)}
-
-    def heap(self, value: set[Any], depth: int) -> Any:
-        return {"s": self.many(set, value, depth)}
-
-    def frozen(self, value: frozenset[Any], depth: int) -> Any:
-        return {"z": self.many(frozenset, value, depth)}
-
     def table(self, value: dict[Any, Any], depth: int) -> Any:
         if dict.__len__(value) > self.items:
             raise NotPlain("too many values")
@@ -161,22 +149,19 @@ class PlainPacker:
     def steps(self, value: range, depth: int) -> Any:
         return {"r": [self.integer(n, depth) for n in (value.start, value.stop, value.step)]}
 
-    def handle(self, value: Handle, _: int) -> Any:
-        return {"o": value.number}
-
-    HOW = (
+    HOW: tuple[tuple[Any, Callable[[Any, Any, int], Any]], ...] = (
         (int, integer),
         (float, real),
         (str, letters),
-        (list, row),
-        (tuple, pair),
+        (list, lambda self, value, depth: self.many(list, value, depth)),
+        (tuple, lambda self, value, depth: {"t": self.many(tuple, value, depth)}),
         (dict, table),
-        (set, heap),
-        (frozenset, frozen),
+        (set, lambda self, value, depth: {"s": self.many(set, value, depth)}),
+        (frozenset, lambda self, value, depth: {"z": self.many(frozenset, value, depth)}),
         (complex, imaginary),
         ((bytes, bytearray), octets),
         (range, steps),
-        (Handle, handle),
+        (Handle, lambda self, value, _: {"o": value.number}),
     )
 
 

@@ -203,7 +203,4 @@ def raised(error: BaseException) -> dict[str, Any]:
     return {"error": type(error).__name__, "base": bases[0], "text": text, "line": line}
 
 
-DO = {
-    "load": load, "find": find, "call": call, "new": new, "get": get, "put": put, "invoke": invoke,
-    "ahead": ahead,
-}  # fmt: skip
+DO = {each.__name__: each for each in (load, find, call, new, get, put, invoke, ahead)}

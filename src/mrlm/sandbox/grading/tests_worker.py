@@ -108,8 +108,7 @@ class Test:
     def run(self) -> None:
         try:
             tree = self.rewritten(TestStatements(ast.Name))
-            named = [name for name in MODULES if name in self.source]
-            named += self.modules
+            named = [*(name for name in MODULES if name in self.source), *self.modules]
             space: dict[str, Any] = {name: importlib.import_module(name) for name in named}
             space.update(self.functions, __name__="tests", **replacements())
             space[IN_PLACE] = lambda called: self.in_place.get(called, called)
@@ -203,9 +202,7 @@ class Expected(ast.NodeTransformer):
     """Adds the replacement exception wherever a test expects `StopIteration`."""
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
-        if isinstance(node.type, ast.Tuple):
-            node.type.elts = [item for old in node.type.elts for item in both(old)]
-        elif node.type is not None:
+        if node.type is not None:
             node.type = either(node.type)
         return self.generic_visit(node)
 
@@ -223,11 +220,10 @@ def both(node: ast.expr) -> list[ast.expr]:
 
 
 def either(node: ast.expr) -> ast.expr:
-    """Both names as one expression."""
-    if isinstance(node, ast.Tuple):
-        return ast.Tuple([item for old in node.elts for item in both(old)], ast.Load())
-    names = both(node)
-    return node if len(names) == 1 else ast.Tuple(names, ast.Load())
+    """The names of exceptions with those of their replacements, as one expression."""
+    given = node.elts if isinstance(node, ast.Tuple) else [node]
+    names = [item for old in given for item in both(old)]
+    return node if len(names) == len(given) else ast.Tuple(names, ast.Load())
 
 
 def replacements() -> dict[str, Any]:

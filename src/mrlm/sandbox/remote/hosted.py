@@ -156,10 +156,8 @@ class Hosted:
                 with self._lock:
                     self._sessions[name] = Held(session)
                 return wire.written({"opened": name, "lease": self.lease})
-            except SessionEnded as error:
+            except (SessionEnded, SandboxError) as error:
                 return _ended(error)
-            except SandboxError as error:
-                return wire.written({"broken": str(error)})
             finally:
                 with self._lock:
                     self._opening -= 1
@@ -289,12 +287,9 @@ class Hosted:
             held.closed = True
             self._close(held)
             return _ended(SessionEnded("error", str(error)))
-        except SessionEnded as error:
+        except (SessionEnded, SandboxError) as error:
             held.closed = True
             return _ended(error)
-        except SandboxError as error:
-            held.closed = True
-            return wire.written({"broken": str(error)})
 
     def _held(self, name: str) -> Held:
         with self._lock:
@@ -338,5 +333,7 @@ class Hosted:
                 done.reply = _GONE
 
 
-def _ended(error: SessionEnded) -> bytes:
+def _ended(error: SessionEnded | SandboxError) -> bytes:
+    if isinstance(error, SandboxError):
+        return wire.written({"broken": str(error)})
     return wire.written({"ended": error.status, "reason": error.reason})

@@ -163,21 +163,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
     server: SandboxServer
 
     def do_GET(self) -> None:
-        self._do({"/health": lambda _: wire.written(self.server.hosted.health())}, False)
+        self._do({"/health": lambda _: wire.written(self.server.hosted.health())})
 
     def do_POST(self) -> None:
         hosted = self.server.hosted
-        self._do(
-            {
-                "/run": hosted.run,
-                "/session/open": hosted.open,
-                "/session/ask": hosted.ask,
-                "/session/close": hosted.close,
-            },
-            True,
-        )
+        doors = {"/run": hosted.run, "/session/open": hosted.open, "/session/ask": hosted.ask}
+        self._do(doors | {"/session/close": hosted.close})
 
-    def _do(self, doors: dict[str, Any], has_body: bool) -> None:
+    def _do(self, doors: dict[str, Any]) -> None:
         self.close_connection = True
         try:
             tokens = self.headers.get_all("Authorization") or [""]
@@ -186,7 +179,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             door = doors.get(self.path)
             if door is None:
                 raise SandboxRefusal(404, "the path does not exist")
-            data = self._body() if has_body else b""
+            data = self._body() if self.command == "POST" else b""
             self.server.heard()
             self._reply(200, door(data))
         except SandboxRefusal as refusal:

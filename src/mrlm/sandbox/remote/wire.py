@@ -1,7 +1,6 @@
 """The messages between a remote sandbox and its server, as plain JSON, checked when received."""
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import fields
@@ -69,15 +68,11 @@ def files_out(files: Mapping[str, bytes] | None) -> dict[str, str]:
 
 def files_in(message: Mapping[str, Any]) -> dict[str, bytes]:
     """Decode files."""
-    files: dict[str, bytes] = {}
-    for path, data in field(message, "files", dict).items():
-        if type(data) is not str:
-            raise WireError("files must be base64")
-        try:
-            files[path] = base64.b64decode(data, validate=True)
-        except (binascii.Error, ValueError):
-            raise WireError("files must be base64") from None
-    return files
+    files = field(message, "files", dict)
+    try:
+        return {path: base64.b64decode(data, validate=True) for path, data in files.items()}
+    except (TypeError, ValueError):
+        raise WireError("files must be base64") from None
 
 
 def limits_in(message: Mapping[str, Any]) -> Limits | None:

@@ -73,9 +73,8 @@ class AppWorkflow(Workflow):
                     app.cancel()
                     await asyncio.wait({app}, timeout=PATIENCE)
         failed = app.done() and (app.cancelled() or app.exception() is not None)
-        if isinstance(session.failure, ENDS_RUN):
-            raise session.failure
-        if isinstance(session.failure, PromptTooLong) and failed:
+        decisive = (*ENDS_RUN, PromptTooLong) if failed else ENDS_RUN
+        if isinstance(session.failure, decisive):
             raise session.failure
         return app.result()
 

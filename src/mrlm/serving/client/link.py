@@ -126,10 +126,7 @@ class Link:
         try:
             info = await self.ask("Info", pb.InfoRequest(), PROBING)
         except Broken as error:
-            reason = error.final(self.address)
-            if reason:
-                self.refuses(reason)
-            self.problem = str(error)
+            self.judge(error)
         else:
             self.problem = "it takes no new sessions" if info.draining else ""
             self.epoch = info.epoch

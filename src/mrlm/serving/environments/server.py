@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -98,7 +98,8 @@ class Settings:
 
     @property
     def served(self) -> dict[str, ServedEnvironment]:
-        """The environments by name. Raises `ConfigError`: a name is unknown, or taken twice."""
+        """The environments by name, with the defaults of what they leave out. Raises `ConfigError`:
+        a name is unknown, or taken twice."""
         by_name: dict[str, ServedEnvironment] = {}
         for entry in self.environments:
             env = ServedEnvironment(entry) if isinstance(entry, str) else entry
@@ -108,7 +109,8 @@ class Settings:
             registered = registry.names("environments")
             if ":" not in reference and reference not in registered:
                 raise PluginError(registry.unknown(reference, registered, "environments"))
-            by_name[env.name] = env
+            timeout = env.timeout or self.timeout
+            by_name[env.name] = replace(env, reference=reference, timeout=timeout)
         return by_name
 
 
@@ -134,7 +136,7 @@ class EnvironmentServer:
             settings.tls_cert, settings.tls_key, settings.client_ca
         )
         self._metrics = Metrics(settings.metrics_port is not None)
-        times = [env.timeout or settings.timeout for env in self.served.values()]
+        times = [env.timeout or 0.0 for env in self.served.values()]
         self.pool: WorkerPool = WorkerPool(
             settings.workers if self.served else 0,
             self._hello(),
@@ -243,15 +245,7 @@ class EnvironmentServer:
         settings = self.settings
         return {
             "path": sys.path,
-            "environments": {
-                name: {
-                    "reference": env.reference or name,
-                    "arguments": dict(env.arguments),
-                    "timeout": env.timeout or settings.timeout,
-                    "whole": env.whole,
-                }
-                for name, env in self.served.items()
-            },
+            "environments": {name: asdict(env) for name, env in self.served.items()},
             "most_bytes": settings.max_message_bytes,
             "arguments": settings.arguments,
             "beat": min(1.0, settings.stall / 4),

@@ -141,10 +141,8 @@ class Sessions:
         return lost
 
     def lost(self, ids: set[bytes]) -> None:
-        for session_id in ids:
-            session = self._found.get(session_id)
-            if session is not None:
-                self._forget(session)
+        for session_id in ids & self._found.keys():
+            self._forget(self._found[session_id])
 
     async def sweep(self) -> None:
         """Free the sessions whose leases have expired, in an endless loop."""

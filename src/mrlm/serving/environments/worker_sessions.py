@@ -50,12 +50,10 @@ class OpenSession:
         thread. Raises `SlowError`: it took longer; it keeps running unattended."""
         environment, timeout = self.environment, self.timeout
         coroutine = what != FORK and is_async(getattr(environment, what))
-        if not environment.blocking and not coroutine:
+        if environment.blocking and not coroutine:
+            answer = await _in_time(in_thread(call), timeout, hung=True)
+        else:
             answer = call()
-            return await _in_time(answer, timeout, hung=False) if is_pending(answer) else answer
-        if coroutine:
-            return await _in_time(call(), timeout, hung=False)
-        answer = await _in_time(in_thread(call), timeout, hung=True)
         return await _in_time(answer, timeout, hung=False) if is_pending(answer) else answer
 
     async def encoded(self, result: Any) -> pb.StepResult:

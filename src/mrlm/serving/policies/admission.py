@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isinf
 from typing import Any, Literal
 
-from mrlm.core.errors import MRLMError
+from mrlm.core.errors import MRLMError, no_constant
 from mrlm.core.sampling import FIELDS, SamplingParams
 
 CHARACTERS_PER_TOKEN = 16
@@ -73,7 +73,7 @@ def parsed(data: bytes | bytearray, parts: int) -> dict[str, Any]:
     if sum(map(data.count, (b"{", b"[", b":"))) > parts:
         raise Refusal("bad", f"the body holds more than {parts} objects, lists and names")
     try:
-        body = json.loads(data.decode(), parse_constant=_no_number)
+        body = json.loads(data.decode(), parse_constant=no_constant)
         if b"\\ud" in data or b"\\uD" in data:
             json.dumps(body, ensure_ascii=False).encode()
     except UnicodeError:
@@ -146,7 +146,3 @@ def _varint(data: bytes, offset: int) -> tuple[int, int]:
         if byte < 128:
             break
     return value, offset
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(text)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from mrlm.core.chat import Chat
@@ -41,39 +42,22 @@ SCORES = "prompt_logprobs"
 """A field of text completions: number of the likeliest tokens whose log-probs are returned at each
 position of the prompt, besides that of its own token."""
 MOST_SCORED = 100
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "echo": (False,),
-    "suffix": ("",),
-    "best_of": (1,),
-    "prompt_logprobs": (0,),
-    "use_beam_search": (False,),
-    "ignore_eos": (False,),
-    "min_tokens": (0,),
-    "response_format": ({"type": "text"},),
-    "functions": ([],),
-    "function_call": ("none",),
-    "top_logprobs": (0,),
-    "parallel_tool_calls": (True,),
-    "modalities": (["text"],),
-    "store": (False,),
-    "stop_token_ids": ([],),
-    "bad_words": ([],),
-    "chat_template_kwargs": ({},),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "add_special_tokens": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "include_stop_str_in_output": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "documents": ([],),
-}
-"""Fields that would change an answer but are not supported, with the values that have no effect.
+_NEUTRAL: tuple[tuple[Any, str], ...] = (
+    (0, "frequency_penalty presence_penalty prompt_logprobs min_tokens top_logprobs"),
+    (1, "repetition_penalty length_penalty best_of"),
+    (False, "echo use_beam_search ignore_eos store continue_final_message add_special_tokens"),
+    (False, "include_stop_str_in_output return_tokens_as_token_ids"),
+    (True, "parallel_tool_calls add_generation_prompt skip_special_tokens"),
+    (True, "spaces_between_special_tokens"),
+    ([], "functions stop_token_ids bad_words documents"),
+    ({}, "logit_bias chat_template_kwargs"),
+    ("", "suffix"),
+    ("none", "function_call"),
+    (["text"], "modalities"),
+    ({"type": "text"}, "response_format"),
+)
+NEUTRAL: dict[str, Any] = {name: value for value, names in _NEUTRAL for name in names.split()}
+"""Fields that would change an answer but are not supported, with the value that has no effect.
 Any field in none of the three tables is refused."""
 MOST_CHOICES = 64
 
@@ -91,10 +75,8 @@ class Fields:
                 continue
             if not closed and name not in NEUTRAL:
                 continue
-            if not any(
-                value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
-                for neutral in NEUTRAL.get(name, ())
-            ):
+            neutral = NEUTRAL.get(name)  # none, of an unknown field, as no value is here
+            if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):
                 raise Refusal("bad", f"{name} is not supported by this server", name)
 
     def _value(self, name: str, default: Any, good: Callable[[Any], bool], what: str) -> Any:
@@ -232,7 +214,7 @@ def _message(entry: Any, where: str) -> Message:
 
 def head(kind: str, model: str) -> JSON:
     """The fields that every answer begins with."""
-    name = {"chat.completion": "chatcmpl", "chat.completion.chunk": "chatcmpl"}.get(kind, "cmpl")
+    name = "chatcmpl" if kind.startswith("chat") else "cmpl"
     return {
         "id": f"{name}-{secrets.token_hex(12)}",
         "object": kind,
@@ -249,26 +231,18 @@ def usage(read: int, completions: Sequence[Completion]) -> JSON:
 
 def chat_logprobs(chat: Chat, completion: Completion) -> JSON:
     """The log-probs of a chat completion, token by token."""
-    return {
-        "content": [
-            {"token": text, "logprob": logprob, "bytes": list(raw_bytes), "top_logprobs": []}
-            for text, raw_bytes, logprob in zip(
-                _tokens(chat, completion),
-                _bytes(chat, completion),
-                completion.logprobs,
-                strict=True,
-            )
-        ],
-        "refusal": None,
-    }
+    columns = _tokens(chat, completion), _bytes(chat, completion), completion.logprobs
+    content = [
+        {"token": text, "logprob": logprob, "bytes": list(raw_bytes), "top_logprobs": []}
+        for text, raw_bytes, logprob in zip(*columns, strict=True)
+    ]
+    return {"content": content, "refusal": None}
 
 
 def completion_logprobs(chat: Chat, completion: Completion) -> JSON:
     """The log-probs of a text completion."""
     tokens = _tokens(chat, completion)
-    offsets = [0]
-    for token in tokens[:-1]:
-        offsets.append(offsets[-1] + len(token))
+    offsets = [0, *accumulate(map(len, tokens))]
     return {
         "tokens": tokens,
         "token_logprobs": completion.logprobs,
@@ -281,16 +255,14 @@ def prompt_scores(chat: Chat, rows: Sequence[Sequence[tuple[int, float, int]]]) 
     """The log-probs of a prompt as vLLM gives them: none for the first token, then id -> log-prob,
     rank and text."""
     text = chat.tokenizer.decode
-    return [
-        None,
-        *(
-            {
-                str(token): {"logprob": logprob, "rank": rank, "decoded_token": text([token])}
-                for token, logprob, rank in row
-            }
-            for row in rows
-        ),
+    scores = [
+        {
+            str(token): {"logprob": logprob, "rank": rank, "decoded_token": text([token])}
+            for token, logprob, rank in row
+        }
+        for row in rows
     ]
+    return [None, *scores]
 
 
 def _tokens(chat: Chat, completion: Completion) -> list[str]:

@@ -157,10 +157,9 @@ class OpenAIHandler:
 
         def choice(sent: Request, completion: Completion) -> JSON:
             ids = {"token_ids": completion.token_ids, "prompt_token_ids": sent.prompt_ids}
+            text = completion.text
             return {
-                "text": served.chat.tokenizer.decode(completion.token_ids)
-                if special
-                else completion.text,
+                "text": served.chat.tokenizer.decode(completion.token_ids) if special else text,
                 "logprobs": completion_logprobs(served.chat, completion) if scored else None,
                 "finish_reason": completion.finish_reason,
                 "stop_reason": None,
@@ -336,13 +335,10 @@ def _prompts(served: ServedPolicy, prompt: Any) -> list[list[int]]:
         check_size(len(text), served.max_context)
         return served.chat.encode(text)
 
-    if isinstance(prompt, str) and prompt:
-        return [encoded(prompt)]
-    several: list[Any] = prompt if isinstance(prompt, list) else []
-    if is_ids(prompt):
-        return [several]
-    if several and all(isinstance(item, str) and item for item in several):
-        return [*map(encoded, several)]
-    if several and all(map(is_ids, several)):
-        return several
+    several: Any = [prompt] if isinstance(prompt, str) or is_ids(prompt) else prompt
+    if isinstance(several, list) and several:
+        if all(isinstance(item, str) and item for item in several):
+            return [*map(encoded, several)]
+        if all(map(is_ids, several)):
+            return several
     raise Refusal("bad", "prompt must be a text, token ids, or a list of one of them", "prompt")

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mrlm.core.types import Completion, SamplingParams
@@ -102,7 +101,9 @@ class _Routes:
         await asyncio.wrap_future(self.hub.load_adapter(name, folder))
         return name
 
-    async def take(self, folder: Path) -> None:
+    async def take(self, path: str) -> None:
+        """Load the weights of a folder into the only whole model."""
+        folder = self.hub.readable(path)
         self.sleep_mode.check()
         await asyncio.wrap_future(self.hub.update(whole_model(self.hub).name, folder=folder))
 
@@ -139,10 +140,8 @@ class Vllm(_Routes):
         if Fields(body).text("method") != "reload_weights":
             raise Refusal("bad", "method may be 'reload_weights' here", "method")
         arguments = body.get("kwargs")
-        folder = self.hub.readable(
-            Fields(arguments if isinstance(arguments, dict) else {}).text("weights_path")
-        )
-        await self.take(folder)
+        fields = Fields(arguments if isinstance(arguments, dict) else {})
+        await self.take(fields.text("weights_path"))
         return {"results": [None]}
 
     async def mark(self, body: JSON, request: Any) -> JSON:
@@ -167,14 +166,14 @@ class Sglang(_Routes):
         prompts: Any = body.get("input_ids")
         single = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int)
         id_lists: list[Any] = [prompts] if single else prompts
+        no_ids = Refusal("bad", "input_ids must be a list of token ids, or several", "input_ids")
         if not isinstance(id_lists, list) or not id_lists:
-            raise Refusal("bad", "input_ids must be a list of token ids, or several", "input_ids")
+            raise no_ids
         scored = fields.flag("return_logprob")
 
         def asked() -> list[Request]:
             if not all(map(is_ids, id_lists)):
-                text = "input_ids must be a list of token ids, or several"
-                raise Refusal("bad", text, "input_ids")
+                raise no_ids
             return [
                 Request(served.name, ids, sampling, (seed + n) % (1 << 64))
                 for n, ids in enumerate(id_lists)
@@ -198,8 +197,7 @@ class Sglang(_Routes):
     async def update_weights(self, body: JSON, request: Any) -> JSON:
         fields = Fields(body)
         mark = fields.text("weight_version") if "weight_version" in body else ""
-        folder = self.hub.readable(fields.text("model_path"))
-        await self.take(folder)
+        await self.take(fields.text("model_path"))
         self.sleep_mode.mark = mark
         text = "Succeeded to update model weights."
         return {"success": True, "message": text, "num_paused_requests": 0}

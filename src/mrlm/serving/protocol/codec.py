@@ -5,15 +5,15 @@ with the name of the field, for what cannot be sent or is malformed. No network.
 import json
 import math
 import numbers
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 from mrlm.core.board import Html, bounded
-from mrlm.core.errors import EpisodeError
+from mrlm.core.errors import EpisodeError, no_constant
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.serving import mrlm_pb2 as pb
 
-T = TypeVar("T")
 OPTIONAL = ("tool_call_id", "name", "reasoning", "weight")
 MOST_DEPTH = 100
 """Most levels of nested lists and objects."""
@@ -37,7 +37,7 @@ def json_of(text: str, where: str) -> Any:
     if not text:
         return None
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise EpisodeError(f"{where}: not valid JSON ({error})") from error
 
@@ -75,14 +75,11 @@ def _object_of(text: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _made(make: Callable[[], T], what: str) -> T:
-    """Build a protocol message; values that a field cannot hold become one clear error."""
+@contextmanager
+def _sending(what: str) -> Iterator[None]:
+    """Build a protocol message inside; values that a field cannot hold become one clear error."""
     try:
-        return make()
+        yield
     except (TypeError, ValueError) as error:  # UnicodeEncodeError is a ValueError
         raise EpisodeError(f"{what} cannot be sent: {error}") from error
 
@@ -93,8 +90,8 @@ def _made(make: Callable[[], T], what: str) -> T:
 def to_message(message: Message) -> pb.Message:
     """The protocol's message; the model call behind it is not sent."""
     whose = "the message" if message.agent is None else f"the message of {message.agent!r}"
-    return _made(
-        lambda: pb.Message(
+    with _sending(whose):
+        return pb.Message(
             content=message.content,
             role=str(message.role),
             agent=message.agent,
@@ -104,9 +101,7 @@ def to_message(message: Message) -> pb.Message:
             name=message.name,
             reasoning=message.reasoning,
             weight=message.weight,
-        ),
-        whose,
-    )
+        )
 
 
 def message_of(record: pb.Message) -> Message:
@@ -133,16 +128,14 @@ def message_of(record: pb.Message) -> Message:
 def to_task(task: Task) -> pb.Task:
     """The protocol's task."""
     whose = f"task {task.id!r}"
-    return _made(
-        lambda: pb.Task(
+    with _sending(whose):
+        return pb.Task(
             id=task.id,
             prompt=[to_message(message) for message in task.prompt],
             answer_json=to_json(task.answer, f"{whose}: answer"),
             seed=task.seed,
             info_json=to_json(task.info or None, f"{whose}: info"),
-        ),
-        whose,
-    )
+        )
 
 
 def task_of(record: pb.Task) -> Task:
@@ -161,14 +154,12 @@ def task_of(record: pb.Task) -> Task:
 
 def to_observation(observation: Observation, whose: str = "the observation") -> pb.Observation:
     """The protocol's observation; `whose` is its name in error messages."""
-    return _made(
-        lambda: pb.Observation(
+    with _sending(whose):
+        return pb.Observation(
             messages=[to_message(message) for message in observation.messages],
             done=observation.done,
             info_json=to_json(observation.info or None, f"info of {whose}"),
-        ),
-        whose,
-    )
+        )
 
 
 def observation_of(record: pb.Observation) -> Observation:
@@ -182,14 +173,12 @@ def observation_of(record: pb.Observation) -> Observation:
 
 def to_reward(reward: Reward, whose: str = "the reward") -> pb.Reward:
     """The protocol's reward (NaN if unknown); `whose` is its name in error messages."""
-    return _made(
-        lambda: pb.Reward(
+    with _sending(whose):
+        return pb.Reward(
             value=reward.value if reward.known else math.nan,
             components=reward.components,
             info_json=to_json(reward.info or None, f"info of {whose}"),
-        ),
-        whose,
-    )
+        )
 
 
 def reward_of(record: pb.Reward) -> Reward:
@@ -204,7 +193,8 @@ def reward_of(record: pb.Reward) -> Reward:
 def to_board(board: str | None) -> pb.Board:
     """The protocol's board, at most as long as it is recorded."""
     content = None if board is None else bounded(board)
-    return _made(lambda: pb.Board(text=content, html=isinstance(board, Html)), "the board")
+    with _sending("the board"):
+        return pb.Board(text=content, html=isinstance(board, Html))
 
 
 def board_of(record: pb.Board) -> str | None:
@@ -219,8 +209,8 @@ def to_result(
 ) -> pb.StepResult:
     """The protocol's step result, with the whole state and the board if they were requested."""
     seen, agent_rewards = result.observations, result.rewards
-    return _made(
-        lambda: pb.StepResult(
+    with _sending("the result of the step"):
+        return pb.StepResult(
             speakers=list(seen),
             observations={
                 agent: to_observation(one, f"the observation of {agent!r}")
@@ -236,9 +226,7 @@ def to_result(
             info_json=to_json(result.info or None, "info of the step"),
             state=state,
             board=board,
-        ),
-        "the result of the step",
-    )
+        )
 
 
 def result_of(record: pb.StepResult) -> StepResult:

@@ -56,7 +56,8 @@ class Metrics:
     def serve(self, port: int, readings: Readings) -> int:
         """Serve `http://127.0.0.1:PORT/metrics` (0 takes a free port); returns the port. `readings`
         has the current values of the server, by the names in `WORDS` and `restarts`."""
-        self._registry.register(_Now(readings))
+        self._readings = readings
+        self._registry.register(self)
         try:
             self._http, _ = self._library.start_http_server(
                 port, addr="127.0.0.1", registry=self._registry
@@ -64,6 +65,16 @@ class Metrics:
         except OSError as error:
             raise ConfigError(f"--metrics-port {port}: {error.strerror}") from error
         return self._http.server_port
+
+    def collect(self) -> Iterator[Any]:
+        """The current values, which Prometheus requests."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        now = self._readings()
+        for name, words in WORDS.items():
+            yield GaugeMetricFamily(f"mrlm_{name}", words, value=now[name])
+        text = "Worker processes that ended and were started again."
+        yield CounterMetricFamily("mrlm_worker_restarts", text, value=now["restarts"])
 
     def close(self) -> None:
         if self._http is not None:
@@ -77,17 +88,3 @@ WORDS: dict[str, str] = {
     "workers": "Worker processes that are ready.",
     "draining": "1 while the server takes no new sessions.",
 }
-
-
-class _Now:
-    def __init__(self, readings: Readings) -> None:
-        self._readings = readings
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        now = self._readings()
-        for name, words in WORDS.items():
-            yield GaugeMetricFamily(f"mrlm_{name}", words, value=now[name])
-        text = "Worker processes that ended and were started again."
-        yield CounterMetricFamily("mrlm_worker_restarts", text, value=now["restarts"])
