@@ -90,7 +90,7 @@ def test_a_wrong_plug_in_of_a_later_stage_is_found_before_the_first_is_trained(
 
 def test_a_config_file_that_is_not_there_or_not_yaml(run: Mrlm) -> None:
     earlier_run()
-    refused(run, ["train", "--config", "lost.yaml"], "lost.yaml", "does not exist")
+    refused(run, ["train", "--config", "lost.yaml"], "lost.yaml: this file does not exist")
     broken = write("experiment_name: x\ntraining:\n  seed: [1\nmodel: {}\n", "broken.yaml")
     refused(run, ["train", "--config", broken], "broken.yaml, line ")
     refused(run, ["eval", "--config", "lost.yaml"], "lost.yaml", "does not exist")
@@ -158,11 +158,12 @@ def test_preference_learning_needs_pairs(run: Mrlm) -> None:
 
 def test_what_cannot_be_resumed_stays_as_it_is(run: Mrlm) -> None:
     config = write(PLAY)
-    refused(run, ["train", "--config", config, "--resume", "gone"], "'gone' does not exist")
+    again = ["train", "--config", config, "--resume"]
+    refused(run, [*again, "gone"], "--resume gone: folder 'gone' does not exist")
     Path("empty").mkdir()
-    refused(run, ["train", "--config", config, "--resume", "empty"], "no config.yaml")
+    refused(run, [*again, "empty"], "no config.yaml")
     earlier_run()
-    command = ["train", "--config", config, "--resume", "run"]
+    command = [*again, "run"]
     refused(run, command, "run", "no checkpoint")
     changed = ["training.seed=7", "generation.max_new_tokens=3"]
     refused(run, [*command, *changed], "training.seed: 0 -> 7", "generation.max_new_tokens: 2 -> 3")
@@ -174,12 +175,12 @@ def test_what_cannot_be_resumed_stays_as_it_is(run: Mrlm) -> None:
 def test_eval_and_collect_refuse_what_makes_no_sense(run: Mrlm) -> None:
     earlier_run()
     config = write(PLAY)
-    refused(run, ["eval"], "--config", "--model")
+    refused(run, ["eval"], "no experiment is given", "--config", "--model")
     refused(run, ["collect", "-o", "t.json"], "--config", "--model")
     both = ["--samples", "4", "--greedy"]
     refused(run, ["eval", "--config", config, *both], "--samples", "--sampled")
     refused(run, ["eval", "--model", "mrlm/tiny"], "environment")
-    refused(run, ["eval", "--model", "mrlm/tiny", "--environment", "maths"], "maths", "'math'")
+    refused(run, ["eval", "-m", "mrlm/tiny", "-e", "maths"], "maths", "did you mean 'math'")
     play = ["--config", config, "-n", "1", "-o", "config.yaml/t.json"]
     refused(run, ["collect", *play], "config.yaml/t.json", "cannot be written")
 
