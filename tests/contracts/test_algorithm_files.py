@@ -1,7 +1,6 @@
 """Every algorithm comes with a config that runs, its own or the smallest there is, and every
 algorithm of a paper with a section in the docs; the script trains them."""
 
-import logging
 import os
 import re
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mrlm.cli import main
+from commands import Mrlm
 from mrlm.cli.new import EXAMPLES
 from mrlm.config import ExperimentConfig, load_config, parse_config
 from mrlm.config.normalize import merge
@@ -101,11 +100,6 @@ def test_papers_of_the_page_are_those_of_the_files() -> None:
                 assert number in sources, (name, number)
 
 
-def test_pictures_of_the_page_exist() -> None:
-    for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", PAGE):
-        assert (ROOT / "docs" / picture).is_file(), picture
-
-
 def test_the_page_has_no_sections_of_what_there_is_not() -> None:
     assert set(sections()) <= set(ALGORITHMS)
 
@@ -115,20 +109,16 @@ def block(language: str) -> str:
     return text
 
 
-def test_the_algorithm_of_the_page_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_algorithm_of_the_page_trains(
+    tmp_path: Path, run: Mrlm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Copied from the page into two files, it is found by its name, and its settings are read."""
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "mine.py").write_text(block("python"))
     (tmp_path / "mine.yaml").write_text(block("yaml"))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["mrlm", "train", "--config", "mine.yaml", "--output", "out"])
-    log = logging.getLogger("mrlm")
-    level, handlers = log.level, list(log.handlers)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    log.setLevel(level)
-    log.handlers[:] = handlers
-    assert not ended.value.code
+    done = run("train", "--config", "mine.yaml", "--output", "out")
+    assert done.code == 0, done.err
     assert (tmp_path / "out" / "final").exists()
     assert "sharpness: 2.0" in (tmp_path / "out" / "config.yaml").read_text()
     code = [

@@ -17,6 +17,7 @@ import mrlm
 import mrlm.config
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ppo import PPO
+from mrlm.config.flat_words import changed_fields
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
@@ -106,19 +107,22 @@ def test_loss_gradient_and_metrics_do_not_depend_on_how_the_batch_is_cut(name, m
     check_cuts(make(name), max_tokens)
 
 
-@pytest.mark.parametrize("aggregation", get_args(ops.Aggregation))
-def test_no_aggregation_depends_on_how_the_batch_is_cut(aggregation):
-    check_cuts(GRPO(aggregation=aggregation, kl_coef=0.1, entropy_coef=0.1), 60)
+VARIANTS: list[Any] = [
+    *(GRPO(aggregation=a, kl_coef=0.1, entropy_coef=0.1) for a in get_args(ops.Aggregation)),
+    *(
+        GRPO(loss_type=loss_type, importance=importance, importance_cap=1.2)
+        for importance in ("token", "sequence_mask")
+        for loss_type in AGGREGATIONS
+    ),
+    PPO(level="turn", kl_coef=0.1),
+]
+"""Every aggregation, every surrogate, and a level that no algorithm has by default."""
+vary = pytest.mark.parametrize("variant", VARIANTS, ids=lambda each: str(changed_fields(each)))
 
 
-@pytest.mark.parametrize("loss_type", AGGREGATIONS)
-@pytest.mark.parametrize("importance", ["token", "sequence_mask"])
-def test_no_surrogate_depends_on_how_the_batch_is_cut(loss_type, importance):
-    check_cuts(GRPO(loss_type=loss_type, importance=importance, importance_cap=1.2), 60)
-
-
-def test_turn_level_ppo_does_not_depend_on_how_the_batch_is_cut():
-    check_cuts(PPO(level="turn", kl_coef=0.1), 60)
+@vary
+def test_no_variant_depends_on_how_the_batch_is_cut(variant):
+    check_cuts(copy.deepcopy(variant), 60)
 
 
 def forked(samples: list[Sample]) -> list[Sample]:
@@ -155,15 +159,9 @@ def test_a_rollout_counts_once_however_many_samples_carry_it(name):
     check_forks(make(name))
 
 
-@pytest.mark.parametrize("aggregation", get_args(ops.Aggregation))
-def test_no_aggregation_counts_samples(aggregation):
-    check_forks(GRPO(aggregation=aggregation, kl_coef=0.1, entropy_coef=0.1))
-
-
-@pytest.mark.parametrize("loss_type", AGGREGATIONS)
-@pytest.mark.parametrize("importance", ["token", "sequence_mask"])
-def test_no_surrogate_counts_samples(loss_type, importance):
-    check_forks(GRPO(loss_type=loss_type, importance=importance, importance_cap=1.2))
+@vary
+def test_no_variant_counts_samples(variant):
+    check_forks(copy.deepcopy(variant))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -25,6 +25,7 @@ from every_environment import (
 )
 from mrlm.core import registry
 from mrlm.core.environment import Environment
+from mrlm.core.episodes import Group
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, SamplingParams, StepResult, Task
 from mrlm.learn.policy.policy import Policy
@@ -124,30 +125,33 @@ def test_a_world_of_several_seats_has_a_state_that_copies_agree_on(name: str) ->
 # -- workflows, engines, trackers ------------------------------------------------------------------
 
 
-class Pair(Environment):
-    """Two seats, one round."""
+class Round(Environment):
+    """One round, in which every seat speaks."""
 
-    agents = ("a", "b")
+    def __init__(self, *agents: str) -> None:
+        self.agents = agents
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         return StepResult({agent: Observation([Message(f"go {seed}")]) for agent in self.agents})
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        assert set(actions) == {"a", "b"}
+        assert set(actions) == set(self.agents)
         return StepResult(rewards={agent: Reward(1.0) for agent in self.agents}, done=True)
 
 
-class Alone(Environment):
-    """One seat, one round."""
+def group_of(name: str, words: str, tokenizer: Any, max_new_tokens: int) -> Group:
+    """Episodes of a world by a workflow, in which everybody says the same."""
+    from scripted_play import play, seats
 
-    agents = ("player",)
-
-    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        return StepResult({"player": Observation([Message(f"go {seed}")])})
-
-    def step(self, actions: dict[str, Message]) -> StepResult:
-        assert set(actions) == {"player"}
-        return StepResult(rewards={"player": Reward(1.0)}, done=True)
+    workflow = registry.load("workflows", name)()
+    pickle.loads(pickle.dumps(workflow))
+    world = Round("player") if name in ONE_SEAT else Round("a", "b")
+    names = workflow.agents or ("a", "b")
+    source, engine = play(tokenizer, world, lambda request: words, names, workflow)
+    source.settings_of = seats(tokenizer, *names, max_new_tokens=max_new_tokens)
+    (group,) = run_async(source.take(1))
+    assert engine.batches
+    return group
 
 
 SAID = {"manager": "b: hello", "router": "b", "propose_solve": "hello?\nAnswer: hm"}
@@ -156,37 +160,18 @@ SAID = {"manager": "b: hello", "router": "b", "propose_solve": "hello?\nAnswer: 
 
 @pytest.mark.parametrize("name", registry.names("workflows"))
 def test_a_workflow_plays_a_world_to_its_end(name: str, tokenizer: Any) -> None:
-    from scripted_play import play, seats
-
-    workflow = registry.load("workflows", name)()
-    pickle.loads(pickle.dumps(workflow))
-    world = Alone() if name in ONE_SEAT else Pair()
-    names = workflow.agents or ("a", "b")
-    words = SAID.get(name, "hello")
-    source, engine = play(tokenizer, world, lambda request: words, names, workflow)
-    source.settings_of = seats(tokenizer, *names, max_new_tokens=32)
-    (group,) = run_async(source.take(1))
-    for episode in group:
+    names = registry.load("workflows", name)().agents or ("a", "b")
+    for episode in group_of(name, SAID.get(name, "hello"), tokenizer, 32):
         assert episode.status == "done" and episode.reward == len(episode.step_rewards)
         assert len(episode.rollouts) == len(names)
         assert all(rollout.turns for rollout in episode.rollouts.values())
         assert all(turn.message is not None for turn in episode.turns)
-    assert engine.batches
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
 @pytest.mark.parametrize("name", registry.names("workflows"))
 def test_a_workflow_plays_on_whatever_agents_say(name: str, kind: str, tokenizer: Any) -> None:
-    from scripted_play import play, seats
-
-    workflow = registry.load("workflows", name)()
-    world = Alone() if name in ONE_SEAT else Pair()
-    names = workflow.agents or ("a", "b")
-    words = MALFORMED[kind][:200]
-    source, _ = play(tokenizer, world, lambda request: words, names, workflow)
-    source.settings_of = seats(tokenizer, *names, max_new_tokens=24)
-    (group,) = run_async(source.take(1))
-    for episode in group:
+    for episode in group_of(name, MALFORMED[kind][:200], tokenizer, 24):
         assert episode.error is None and episode.status in ("done", "truncated")
         assert math.isfinite(episode.reward) and any(r.turns for r in episode.rollouts.values())
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from another_value import another
+from effects import case
 from mrlm.config import ExperimentConfig, play_sections, sections
 from mrlm.config.flat_words import algorithm_fields
 from mrlm.core import registry
@@ -34,13 +35,6 @@ FACTS = RunFacts(lags=True, truncates=True)
 """The episodes of the probe: two agents, two joint steps, older weights, truncated sampling."""
 
 Values = tuple[Any, dict[str, Any]]
-
-
-def case(value: Any, **context: Any) -> Values:
-    """Another value of a setting, and settings beside which it matters."""
-    return value, context
-
-
 CISPO = {"loss_type": "cispo"}
 CASES: dict[str, Values] = {
     "loss_type": case("dr_grpo"),

@@ -11,13 +11,10 @@ import pytest
 import yaml
 
 from commands import Mrlm
-from commands import run as run
 from mrlm.cli.recipe import RECIPES, config_of, names, scales
 from mrlm.config import load_config
 from mrlm.config.normalize import section_key
 from mrlm.experiment import at_most, dry_run, run_experiment
-
-__all__ = ["run"]
 
 FILES = [(name, scale) for name in names() for scale in scales(name)]
 CPU = [(name, scale) for name, scale in FILES if scale.startswith("cpu")]

@@ -22,7 +22,8 @@ from mrlm.build.run import build
 from mrlm.config import ExperimentConfig
 from mrlm.config.base import Section
 from mrlm.config.normalize import merge
-from mrlm.core.errors import MRLMError
+from mrlm.core.errors import ConfigError, MRLMError
+from mrlm.core.types import EnvironmentMode
 from mrlm.experiment import run_experiment
 from recorded import episodes as recorded
 
@@ -393,6 +394,7 @@ HANGS = "test_play.py::test_a_world_that_hangs_fails_at_its_deadline_and_is_trie
 JOINED = "test_section_effects.py::test_a_process_joins_others_as_its_section_says"
 UNPLACED = RAY.format("what_cannot_be_placed_is_refused_at_once")
 KILLED = RAY.format("an_engine_that_is_killed_is_replaced_where_it_stood")
+LEGAL = "test_section_effects.py::test_a_key_with_one_legal_value_refuses_every_other"
 FINITE = "test_learner.py::test_what_is_said_of_a_step_that_is_not_finite"
 STARTED = RAY.format("policies_learn_as_in_one_process_though_a_worker_is_killed")
 ELSEWHERE: dict[str, str] = {
@@ -418,7 +420,7 @@ ELSEWHERE: dict[str, str] = {
     "AsynchronyConfig.partial": "test_ahead.py::test_whole_episodes_have_one_version",
     "DataConfig.split": "test_tasks.py::test_a_folder_with_a_file_per_split",
     # has one legal value
-    "EnvironmentConfig.mode": "test_keys.py::test_a_key_with_one_legal_value_refuses_every_other",
+    "EnvironmentConfig.mode": LEGAL,
     # needs an accelerator
     "ModelConfig.device": "test_policy.py::test_types_and_devices",
     # needs servers
@@ -632,6 +634,16 @@ def test_a_run_that_is_repeated_is_the_same(on: dict[str, Any], other: str) -> N
     changes = nested({key.replace("__", "."): value for key, value in on.items()})
     text = config_of(changes, other)
     assert observed(text) == observed(text.replace("{", "{ ", 1))
+
+
+def test_a_key_with_one_legal_value_refuses_every_other() -> None:
+    for mode in EnvironmentMode:
+        worlds = [{"env_type": "relay", "mode": mode.value}]
+        if mode is EnvironmentMode.CLIENT:
+            ExperimentConfig(environments=worlds)
+        else:
+            with pytest.raises(ConfigError, match="mode"):
+                ExperimentConfig(environments=worlds)
 
 
 def test_a_process_joins_others_as_its_section_says(

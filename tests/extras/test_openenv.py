@@ -1,6 +1,5 @@
 """Environments behind OpenEnv servers, with the library itself (`make test-extras`)."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from worlds import can_be_forked, keeps_the_contract, played, trains
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message
 from mrlm.environments.openenv import OpenEnvEnvironment
+from places import free_port
 
 pytest.importorskip("openenv", reason="needs the extra openenv: make test-extras")
 
@@ -26,9 +26,7 @@ def serve() -> Iterator[Callable[..., str]]:
 
     def url(kind: str, sessions: int = 64) -> str:
         if (kind, sessions) not in running:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
+            port = free_port()
             file = str(Path(__file__).with_name("guessing.py"))
             process = subprocess.Popen([sys.executable, file, kind, str(port), str(sessions)])
             address = f"http://127.0.0.1:{port}"

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx2 as httpx
 
 from mrlm.engines.shared.heads import write_head
+from places import free_port
 
 STARTUP = 900.0
 """Seconds that a server may take to start on a busy core; one or two minutes are usual."""
@@ -53,8 +53,7 @@ class Vllm:
 
     def __init__(self, folder: Path, log: Path, flags: tuple[str, ...] = FLAGS) -> None:
         self.folder, self.log, self.flags = folder, log, flags
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            self.port: int = one.getsockname()[1]
+        self.port: int = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:

@@ -3,15 +3,14 @@
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
 from mrlm import cli
 
 
-@dataclass
-class Done:
+class Done(NamedTuple):
     """What a command or a process came to."""
 
     code: int

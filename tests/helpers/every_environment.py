@@ -57,25 +57,6 @@ def settled(answer: Any) -> StepResult:
     return asyncio.run(wait()) if inspect.isawaitable(answer) else answer
 
 
-def play(
-    world: Environment, task: Task, words: Any, max_steps: int = 100
-) -> tuple[list[str], float]:
-    """Transcript and sum of all rewards; `words(world, agent, messages)` speaks for everybody."""
-    world = world.spawn()
-    result, seen, total = settled(world.reset(task, task.seed)), [], 0.0
-    for _ in range(max_steps):
-        seen.append(repr(result))
-        speakers = {agent: o for agent, o in result.observations.items() if not o.done}
-        if result.done or result.truncated or not speakers:
-            break
-        said = {agent: words(world, agent, o.messages) for agent, o in speakers.items()}
-        actions = {a: Message(text, Role.ASSISTANT, agent=a) for a, text in said.items()}
-        result = settled(world.step(actions))
-        total += sum(reward.value for reward in result.rewards.values())
-    world.close()
-    return seen, total
-
-
 def expert(world: Environment, agent: str, messages: list[Message]) -> str:
     return world.expert(agent, messages) or ""
 
@@ -99,7 +80,7 @@ def earned(world: Environment, task: Task, words: Words) -> tuple[list[str], dic
     for _ in range(100):
         seen.append(repr(result))
         speakers = {agent: o for agent, o in result.observations.items() if not o.done}
-        if result.done or result.truncated:
+        if result.done or result.truncated or not speakers:
             break
         said = {agent: words(world, agent, o.messages) for agent, o in speakers.items()}
         actions = {a: Message(text, Role.ASSISTANT, agent=a) for a, text in said.items()}
@@ -113,6 +94,12 @@ def earned(world: Environment, task: Task, words: Words) -> tuple[list[str], dic
         raise AssertionError(f"{task.id} never ends")
     world.close()
     return seen, totals
+
+
+def play(world: Environment, task: Task, words: Words) -> tuple[list[str], float]:
+    """Transcript and sum of all rewards."""
+    seen, totals = earned(world, task, words)
+    return seen, sum(totals.values())
 
 
 def echo(world: Environment, agent: str, messages: list[Message]) -> str:

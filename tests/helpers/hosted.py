@@ -101,6 +101,12 @@ class Client:
         reply = self.call(pb.Request(open=pb.Open(world=named, key=key, **more)))
         return Session(self, reply.opened.session)
 
+    def begin(self, world: str, key: str = "", arguments: str = "") -> "Session":
+        """A session of a world that was reset."""
+        session = self.open(world, key, arguments)
+        session.reset()
+        return session
+
 
 class Session:
     """One session, whose calls are counted."""

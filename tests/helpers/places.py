@@ -1,6 +1,7 @@
 """Where things are: the project, its tests, and what processes of tests import from."""
 
 import os
+import socket
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
@@ -17,3 +18,9 @@ def file_of(name: str) -> Path:
     """The file of tests with a name, whichever folder it is in."""
     (found,) = TESTS.rglob(name)
     return found
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]

@@ -4,14 +4,13 @@ as a program it forks the processes, so that they begin with the libraries impor
 import json
 import os
 import runpy
-import socket
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from forking import Launcher
-from places import IMPORTS
+from places import IMPORTS, free_port
 
 PROGRAM = """
 import json, sys
@@ -106,9 +105,7 @@ def _awaited(file: Path) -> str:
 
 
 def _fork(size: int, words: Sequence[str]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     os.environ |= {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ranks = {}
     for rank in range(size):

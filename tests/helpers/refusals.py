@@ -1,16 +1,12 @@
-"""The command in one process, and what it refuses."""
+"""What the command refuses."""
 
-import logging
 import shutil
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import pytest
 import yaml
 
-from mrlm.cli import main
+from commands import Mrlm
 
 CONFIG: dict[str, Any] = {
     "experiment_name": "bad",
@@ -22,36 +18,6 @@ CONFIG: dict[str, Any] = {
 }
 GRPO = {"grpo": {"group_size": 2}}
 PLAY = {**CONFIG, **GRPO}
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Said]
-
-
-@pytest.fixture
-def mrlm(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[Command]:
-    """The command `mrlm` in this process."""
-    log = logging.getLogger("mrlm")
-    handlers, level = list(log.handlers), log.level
-
-    def call(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["mrlm", *arguments])
-        capsys.readouterr()
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as exit:
-            code = exit.code or 0
-        return Said(code, *capsys.readouterr())
-
-    yield call
-    log.handlers[:] = handlers
-    log.setLevel(level)
 
 
 def write(data: Any, name: str = "config.yaml") -> str:
@@ -74,10 +40,10 @@ def tree() -> dict[str, bytes | None]:
     }
 
 
-def refused(mrlm: Command, arguments: list[str], *said: str) -> str:
+def refused(run: Mrlm, arguments: list[str], *said: str) -> str:
     """One message, exit code 2, and every file as it was."""
     before = tree()
-    code, out, err = mrlm(*arguments)
+    code, out, err = run(*arguments)
     assert code == 2, (out, err)
     assert "Traceback" not in err + out
     assert err.count("error: ") == 1, err

@@ -50,7 +50,6 @@ class Scene(Environment):
             info["text"] = "x" * int(rest)
         elif order == "environment":
             info["torch"] = "torch" in sys.modules
-            info["token"] = os.environ.get("MRLM_TOKEN")
             info["pid"] = os.getpid()
         reward = Reward(value, {"numpy": np.float32(0.5)})  # type: ignore[dict-item]
         return StepResult({"a": Observation([Message("on")])}, {"a": reward}, info=info)

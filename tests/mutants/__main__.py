@@ -16,23 +16,19 @@ are no different are named in `equivalent.txt`, by the same keys.
 import argparse
 import ast
 import contextlib
-import importlib
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
-import pytest
-from _pytest.runner import runtestprotocol
 from tests.mutants.mutations import Mutant, mutants, mutated
 from tests.mutants.recording import RECORD, ROOMS, ROOT, SOURCE, Reached
-from tests.mutants.swapping import Functions
 
 EQUIVALENT = Path(__file__).parent / "equivalent.txt"
 SURVIVORS = RECORD / "survivors.txt"
@@ -51,12 +47,10 @@ SETTINGS = {
     "cli/": [f"{DEFAULTS}[options]"],
 }
 """Run against every mutant of a folder: defaults are read at import, before any test."""
+HANGS = 240.0
+"""Seconds beside those of its tests after which a process hangs; a busy machine starts it late."""
 KINDS = ("unit", "contracts", "properties", "system")
 """The folders of tests."""
-FEW, MANY, ALONE = range(3)
-"""The ways to try a mutant, one after the other."""
-UNTRIED = 99
-"""Exit code where a mutant cannot be put into a running process."""
 
 
 def record(tests: list[str], jobs: int) -> None:
@@ -124,144 +118,32 @@ def chosen_tests(tests: list[str], reached_by: Reached, most: float) -> list[str
     return sorted(kept, key=lambda test: seconds[test])
 
 
-class Trial:
-    """A mutant and the tests that run against it, in a process that ends with the first failure."""
-
-    def __init__(self, mutant: Mutant, tests: list[str], seconds: float) -> None:
-        self.mutant, self.tests = mutant, tests
-        self.child = 0
-        self.ends = time.monotonic() + 40.0 + 4.0 * seconds
-
-    def in_this_state(self, session: pytest.Session, functions: Functions, folder: Path) -> None:
-        """Run what is collected in a fork of this process, with the code of functions exchanged."""
-        items = {item.nodeid: item for item in session.items}
-        chosen = [items[test] for test in self.tests if test in items]
-        sys.stdout.flush()
-        self.child = os.fork()
-        if self.child:
-            return
-        code = UNTRIED
-        try:
-            os.setsid()
-            _silent()
-            factory = session.config._tmp_path_factory  # type: ignore[attr-defined]
-            factory._given_basetemp = folder
-            if functions.swap(self.mutant):
-                code = int(any(map(_fails, chosen, [*chosen[1:], None])))
-        finally:
-            os._exit(code)
-
-    def on_its_own(self, tree: Path) -> None:
-        """Run them in a new process, against a copy of the source: it sees what is done at import,
-        and so do the processes that tests start."""
-        file = tree / "mrlm" / self.mutant.file
-        source = (SOURCE / self.mutant.file).read_text(encoding="utf-8")
-        file.write_text(mutated(source, self.mutant), encoding="utf-8")
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:cov"]
-        self.child = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *options, *self.tests],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        ).pid
-
-    def end(self) -> int | None:
-        """0 if every test passed, UNTRIED, or else another number; None while they run."""
-        done, status = os.waitpid(self.child, os.WNOHANG)
-        if not done and time.monotonic() < self.ends:
-            return None
-        with contextlib.suppress(ProcessLookupError):  # and whatever it has started
-            os.killpg(self.child, signal.SIGKILL)
-        if not done:
-            print(f"hangs  {self.mutant}", flush=True)
-            os.waitpid(self.child, 0)
-            return 1
-        return os.waitstatus_to_exitcode(status)
-
-
-def _silent() -> None:
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
-
-
-def _fails(item: pytest.Item, following: pytest.Item | None) -> bool:
-    return any(report.failed for report in runtestprotocol(item, nextitem=following, log=False))
-
-
-class Trials:
-    """Pytest plug-in that tries mutants instead of running what is collected: each in a fork, once
-    more with many more tests if nothing was noticed there, and at last in a process of its own, as
-    those are that cannot be tried in a fork.
-
-    Args:
-        sample: the mutants.
-        tests: those that run against a mutant, a few or many, and the seconds they take.
-        jobs: how many at once.
-        sure: whether survivors are tried in a process of their own.
-    """
-
-    def __init__(
-        self,
-        sample: list[Mutant],
-        tests: Callable[[Mutant, bool], tuple[list[str], float]],
-        jobs: int,
-        sure: bool,
-    ) -> None:
-        self.waiting = [(mutant, FEW) for mutant in reversed(sample)]
-        self.tests, self.sure, self.total = tests, sure, len(sample)
-        self.trees = copies(jobs)
-        self.survivors: list[Trial] = []
-        self.done, self.begun = 0, time.monotonic()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self._import()
-        functions = Functions(SOURCE)
-        running: list[tuple[Trial, int, Path]] = []
-        while self.waiting or running:
-            while self.waiting and self.trees:
-                mutant, way = self.waiting.pop()
-                tests, seconds = self.tests(mutant, way != FEW)
-                trial, tree = Trial(mutant, tests, seconds), self.trees.pop()
-                if way == ALONE:
-                    trial.on_its_own(tree)
-                else:
-                    trial.in_this_state(session, functions, tree / "tmp")
-                running.append((trial, way, tree))
-            time.sleep(0.01)
-            for each in list(running):
-                trial, way, tree = each
-                code = trial.end()
-                if code is not None:
-                    running.remove(each)
-                    self.trees.append(tree)
-                    self.over(trial, code, way, tree)
-        return True
-
-    def _import(self) -> None:
-        """Import what is changed, and what the fixtures of every test import: else each fork does
-        so again."""
-        files = {mutant.file for mutant, _ in self.waiting} | {"tracking/run_log.py"}
-        for file in sorted(files):
-            importlib.import_module(f"mrlm.{file.removesuffix('.py').replace('/', '.')}")
-
-    def over(self, trial: Trial, code: int, way: int, tree: Path) -> None:
-        """Count a mutant, or let it wait for the next way to try it."""
-        if way == ALONE:
-            shutil.copy(SOURCE / trial.mutant.file, tree / "mrlm" / trial.mutant.file)
-        elif code == UNTRIED or (code == 0 and (way == FEW or self.sure)):
-            self.waiting.append((trial.mutant, ALONE if code == UNTRIED else way + 1))
-            return
-        self.done += 1
-        if code == 0:
-            self.survivors.append(trial)
-            print(f"survived  {trial.mutant}  ({len(trial.tests)} tests)", flush=True)
-        if self.done % 50 == 0:
-            seconds = time.monotonic() - self.begun
-            print(f"{self.done} of {self.total}, {seconds:.0f} s", flush=True)
+def survives(mutant: Mutant, tests: list[str], seconds: float, tree: Path) -> bool:
+    """Whether tests that take so many seconds notice nothing, in a process that ends with the first
+    failure, of a mutant in a copy of the source: so it is seen by what is done at import, and by
+    the processes that tests start."""
+    file = tree / "mrlm" / mutant.file
+    source = (SOURCE / mutant.file).read_text(encoding="utf-8")
+    file.write_text(mutated(source, mutant), encoding="utf-8")
+    options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:cov"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *options, *tests],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        code = child.wait(HANGS + 4.0 * seconds)
+    except subprocess.TimeoutExpired:
+        print(f"hangs  {mutant}", flush=True)
+        code = 1
+    with contextlib.suppress(ProcessLookupError):  # and whatever it has started
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    file.write_text(source, encoding="utf-8")
+    return code == 0
 
 
 def copies(number: int) -> list[Path]:
@@ -303,7 +185,7 @@ def main() -> None:
         help="what the tests of a mutant may take together, by what they took when recorded",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="do not try survivors again in a process of their own"
+        "--quick", action="store_true", help="do not try survivors again with many more tests"
     )
     parser.add_argument("--at-least", type=float, default=0.95)
     given = parser.parse_args()
@@ -336,14 +218,29 @@ def main() -> None:
         named = [*chosen, *SETTINGS.get(folder, [])]
         return named, sum(reached_by.seconds.get(test, 1.0) for test in named)
 
-    trials = Trials(sample, tests, given.jobs, not given.quick)
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    options = ["-q", "-s", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:cov"]
-    pytest.main([*options, *files], plugins=[trials])
-    survivors = [trial.mutant for trial in trials.survivors]
+    trees: SimpleQueue[Path] = SimpleQueue()
+    for tree in copies(given.jobs):
+        trees.put(tree)
+
+    def tried(mutant: Mutant) -> bool:
+        """Whether it survives a few tests, and then many."""
+        tree = trees.get()
+        try:
+            ways = (False,) if given.quick else (False, True)
+            found = [tests(mutant, many) for many in ways]
+            survived = all(survives(mutant, *each, tree) for each in found)
+        finally:
+            trees.put(tree)
+        if survived:
+            print(f"survived  {mutant}  ({len(found[-1][0])} tests)", flush=True)
+        return survived
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        outcomes = list(pool.map(tried, sample))
+    survivors = [mutant for mutant, lived in zip(sample, outcomes, strict=True) if lived]
     SURVIVORS.write_text("\n".join(each.key for each in survivors) + "\n", encoding="utf-8")
-    share = 1 - len(survivors) / max(1, trials.done)
-    print(f"{trials.done} mutants, {trials.done - len(survivors)} noticed ({share:.1%})")
+    share = 1 - len(survivors) / max(1, len(sample))
+    print(f"{len(sample)} mutants, {len(sample) - len(survivors)} noticed ({share:.1%})")
     raise SystemExit(share < given.at_least)
 
 

@@ -78,17 +78,12 @@ def mutants(file: str, source: str) -> Iterator[Mutant]:
 
 def mutated(source: str, mutant: Mutant) -> str:
     """The source with the change in it."""
-    return ast.unparse(mutated_tree(source, mutant))
-
-
-def mutated_tree(source: str, mutant: Mutant) -> ast.Module:
-    """The same, parsed; every node stands where it stood."""
     tree = ast.parse(source)
     index, number = mutant.place
     node = next(node for i, node in enumerate(ast.walk(tree)) if i == index)
     _, change = _changes(node)[number]
     change()
-    return ast.fix_missing_locations(tree)
+    return ast.unparse(tree)
 
 
 def _skipped(tree: ast.AST) -> set[int]:

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from mrlm import ExperimentConfig
 from mrlm.learn.policy.gguf import local_name
+from places import free_port
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
@@ -193,9 +193,7 @@ def greedy(model: Any, tokenizer: Any) -> str:
 
 @pytest.fixture(scope="module")
 def client(trained: Callable[[str], Path]) -> Iterator[openai.OpenAI]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     served = [
         f"second={trained('magrpo') / 'final' / 'second'}",
         f"whole={trained('sft')}",

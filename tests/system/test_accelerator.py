@@ -11,16 +11,17 @@ from benchmarks.models import make_model, make_tokenizer
 from benchmarks.worlds import FixedWorld
 
 import ranks
-from alike import CASES, STEADY, merged
+from alike import CASES, written
 from forking import Launcher
 from mrlm import ExperimentConfig, Trainer, load_config, run_experiment
-from tiny_runs import NAMES, config_of
+from tiny_runs import NAMES
 
 QUICK = {"dpo", "ippo-lora"}
 """Rows, and episodes with critics and adapters; the others are slow tests."""
 RUNS = "test_a_run_on_an_accelerator_computes_what_it_computes_on_the_cpu"
 MOMENTS = "test_moments_on_the_host_change_no_number"
-ADAM = "ippo", {"training": {"optimizer": "adamw"}}
+ONE_STEP = {"training": {"num_iterations": 1}}
+ADAM = {"training": {"optimizer": "adamw", "num_iterations": 1}}
 PROGRAM = """
 import json, sys
 import fake_accelerator
@@ -74,17 +75,6 @@ assert dict(found.kernels) == {"mul": 1, "exp": 1, "sum": 1} and not found.waits
 """
 
 
-def written(folder: Path, name: str, output: str) -> Path:
-    """The config of a run as a file, with its run folder."""
-    algorithm, more = ADAM if name == "adam" else CASES.get(name, (name, {}))
-    path = config_of(algorithm, folder, f"{name}-{output}")
-    config = merged(merged(json.loads(path.read_text()), STEADY), more)
-    config["training"]["num_iterations"] = 1
-    path = folder / f"{name}-{output}.json"
-    path.write_text(json.dumps(config))
-    return path
-
-
 def in_process(launcher: Launcher, text: str, folder: Path, *words: str) -> None:
     program = folder / "program.py"
     program.write_text(text)
@@ -114,9 +104,9 @@ def accelerated(
     folder = tmp_path_factory.mktemp("accelerated")
     asking: list[Any] = [item for item in request.session.items if RUNS in item.nodeid]
     names = [item.callspec.params["name"] for item in asking]
-    paths = [str(written(folder, name, "there")) for name in names]
+    paths = [str(written(folder, name, "there", ONE_STEP)) for name in names]
     if any(MOMENTS in item.nodeid for item in request.session.items):
-        paths += [str(written(folder, "adam", place)) for place in ("there", "host")]
+        paths += [str(written(folder, "ippo", f"adam-{x}", ADAM)) for x in ("there", "host")]
     in_process(launcher, PROGRAM, folder, json.dumps(paths))
     return folder
 
@@ -128,7 +118,7 @@ def accelerated(
 def test_a_run_on_an_accelerator_computes_what_it_computes_on_the_cpu(
     name: str, accelerated: Path, tmp_path: Path
 ) -> None:
-    run_experiment(load_config(written(tmp_path, name, "here")))
+    run_experiment(load_config(written(tmp_path, name, "here", ONE_STEP)))
     assert_alike(tmp_path / f"{name}-here", accelerated / f"{name}-there", 2e-5)
 
 
@@ -141,7 +131,7 @@ def test_a_run_on_an_accelerator_computes_what_it_computes_on_the_cpu(
 def test_a_run_on_a_gpu_computes_what_it_computes_on_the_cpu(name: str, tmp_path: Path) -> None:
     for place in ("cpu", "cuda"):
         words = [f"model.device={place}", "training.precision=fp32"]
-        run_experiment(load_config(written(tmp_path, name, place), words))
+        run_experiment(load_config(written(tmp_path, name, place, ONE_STEP), words))
     assert_alike(tmp_path / f"{name}-cpu", tmp_path / f"{name}-cuda", 1e-3)
 
 
@@ -176,7 +166,8 @@ def test_a_run_on_a_gpu_repeats_itself_bit_for_bit(precision: str, tmp_path: Pat
 
 @pytest.mark.slow
 def test_moments_on_the_host_change_no_number(accelerated: Path) -> None:
-    found = ranks.differences(accelerated / "adam-host", accelerated / "adam-there")
+    host, there = (accelerated / f"ippo-adam-{place}" for place in ("host", "there"))
+    found = ranks.differences(host, there)
     assert found and not any(found.values()), found
-    configs = [(accelerated / f"adam-{x}" / "config.yaml").read_text() for x in ("host", "there")]
+    configs = [(folder / "config.yaml").read_text() for folder in (host, there)]
     assert ["optimizer_offload: true" in text for text in configs] == [True, False]

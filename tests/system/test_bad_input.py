@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from commands import Mrlm
 from forking import Launcher
-from refusals import CONFIG, PLAY, Command, copied_model, earlier_run, refused, tree, write
-from refusals import mrlm as mrlm
+from refusals import CONFIG, PLAY, copied_model, earlier_run, refused, tree, write
 
 SFT: dict[str, Any] = {
     **{key: value for key, value in CONFIG.items() if key != "environments"},
@@ -67,39 +67,39 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_setting_is_one_sentence(case: str, mrlm: Command) -> None:
+def test_a_wrong_setting_is_one_sentence(case: str, run: Mrlm) -> None:
     earlier_run()
     overrides, said = WRONG[case]
-    refused(mrlm, ["train", "--config", write(PLAY), *overrides], *said)
+    refused(run, ["train", "--config", write(PLAY), *overrides], *said)
 
 
-def test_a_wrong_stage_leaves_the_earlier_run_alone(mrlm: Command) -> None:
+def test_a_wrong_stage_leaves_the_earlier_run_alone(run: Mrlm) -> None:
     earlier_run()
     stages = [{"name": "one", "model": {"model_name_or_path": "./nowhere"}}, {"name": "two"}]
     config = write({**PLAY, "stages": stages})
-    refused(mrlm, ["train", "--config", config], "./nowhere")
+    refused(run, ["train", "--config", config], "./nowhere")
 
 
 def test_a_wrong_plug_in_of_a_later_stage_is_found_before_the_first_is_trained(
-    mrlm: Command,
+    run: Mrlm,
 ) -> None:
     later = {"name": "two", "environments": [{"env_type": "maths"}]}
     config = write({**PLAY, "stages": [{"name": "one"}, later]})
-    refused(mrlm, ["train", "--config", config], "maths")
+    refused(run, ["train", "--config", config], "maths")
 
 
-def test_a_config_file_that_is_not_there_or_not_yaml(mrlm: Command) -> None:
+def test_a_config_file_that_is_not_there_or_not_yaml(run: Mrlm) -> None:
     earlier_run()
-    refused(mrlm, ["train", "--config", "lost.yaml"], "lost.yaml", "does not exist")
+    refused(run, ["train", "--config", "lost.yaml"], "lost.yaml: this file does not exist")
     broken = write("experiment_name: x\ntraining:\n  seed: [1\nmodel: {}\n", "broken.yaml")
-    refused(mrlm, ["train", "--config", broken], "broken.yaml, line ")
-    refused(mrlm, ["eval", "--config", "lost.yaml"], "lost.yaml", "does not exist")
+    refused(run, ["train", "--config", broken], "broken.yaml, line ")
+    refused(run, ["eval", "--config", "lost.yaml"], "lost.yaml", "does not exist")
 
 
 # -- models ----------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_holds_no_model(mrlm: Command, tiny_path: str) -> None:
+def test_a_folder_that_holds_no_model(run: Mrlm, tiny_path: str) -> None:
     earlier_run()
     copied_model(tiny_path, "no-config", ("config.json",))
     parts = ("tokenizer*", "chat_template*", "vocab*", "special_tokens*")
@@ -107,11 +107,11 @@ def test_a_folder_that_holds_no_model(mrlm: Command, tiny_path: str) -> None:
     config = write(PLAY)
     for folder, said in (("no-config", "no config.json"), ("no-tokenizer", "no tokenizer")):
         model = f"model.model_name_or_path=./{folder}"
-        refused(mrlm, ["train", "--config", config, model], folder, said)
-        refused(mrlm, ["eval", "--config", config, "--model", folder], folder, said)
+        refused(run, ["train", "--config", config, model], folder, said)
+        refused(run, ["eval", "--config", config, "--model", folder], folder, said)
 
 
-def test_a_template_that_hides_what_the_assistant_wrote(mrlm: Command, tiny_path: str) -> None:
+def test_a_template_that_hides_what_the_assistant_wrote(run: Mrlm, tiny_path: str) -> None:
     folder = copied_model(tiny_path, "counting")
     (folder / "chat_template.jinja").write_text(
         "{{ messages | length }} messages\n{% for m in messages %}{{ m['role'] }}: "
@@ -120,7 +120,7 @@ def test_a_template_that_hides_what_the_assistant_wrote(mrlm: Command, tiny_path
     earlier_run()
     rows(ROW, ROW)
     command = ["train", "--config", write(SFT), "model.model_name_or_path=./counting"]
-    refused(mrlm, command, "chat template", "{% generation %}")
+    refused(run, command, "chat template", "{% generation %}")
 
 
 # -- data ------------------------------------------------------------------------------------------
@@ -138,63 +138,62 @@ BAD_ROWS: dict[str, tuple[list[Any], list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", BAD_ROWS)
-def test_a_bad_row_is_named_with_its_place(case: str, mrlm: Command) -> None:
+def test_a_bad_row_is_named_with_its_place(case: str, run: Mrlm) -> None:
     earlier_run()
     items, overrides, said = BAD_ROWS[case]
     rows(*items)
-    refused(mrlm, ["train", "--config", write(SFT), *overrides], *said)
+    refused(run, ["train", "--config", write(SFT), *overrides], *said)
 
 
-def test_preference_learning_needs_pairs(mrlm: Command) -> None:
+def test_preference_learning_needs_pairs(run: Mrlm) -> None:
     rows(ROW, ROW)
     config = {**SFT, "training": {**SFT["training"], "algorithm": "dpo"}}
-    refused(mrlm, ["train", "--config", write(config)], "chosen", "rejected")
+    refused(run, ["train", "--config", write(config)], "chosen", "rejected")
     del config["data"]
-    refused(mrlm, ["train", "--config", write(config)], "data.dataset")
+    refused(run, ["train", "--config", write(config)], "data.dataset")
 
 
 # -- resume ----------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_resumed_stays_as_it_is(mrlm: Command) -> None:
+def test_what_cannot_be_resumed_stays_as_it_is(run: Mrlm) -> None:
     config = write(PLAY)
-    refused(mrlm, ["train", "--config", config, "--resume", "gone"], "'gone' does not exist")
+    again = ["train", "--config", config, "--resume"]
+    refused(run, [*again, "gone"], "--resume gone: folder 'gone' does not exist")
     Path("empty").mkdir()
-    refused(mrlm, ["train", "--config", config, "--resume", "empty"], "no config.yaml")
+    refused(run, [*again, "empty"], "no config.yaml")
     earlier_run()
-    command = ["train", "--config", config, "--resume", "run"]
-    refused(mrlm, command, "run", "no checkpoint")
+    command = [*again, "run"]
+    refused(run, command, "run", "no checkpoint")
     changed = ["training.seed=7", "generation.max_new_tokens=3"]
-    refused(
-        mrlm, [*command, *changed], "training.seed: 0 -> 7", "generation.max_new_tokens: 2 -> 3"
-    )
+    refused(run, [*command, *changed], "training.seed: 0 -> 7", "generation.max_new_tokens: 2 -> 3")
 
 
 # -- eval and collect ------------------------------------------------------------------------------
 
 
-def test_eval_and_collect_refuse_what_makes_no_sense(mrlm: Command) -> None:
+def test_eval_and_collect_refuse_what_makes_no_sense(run: Mrlm) -> None:
     earlier_run()
     config = write(PLAY)
-    refused(mrlm, ["eval"], "--config", "--model")
-    refused(mrlm, ["collect", "-o", "t.json"], "--config", "--model")
+    refused(run, ["eval"], "no experiment is given", "--config", "--model")
+    refused(run, ["collect", "-o", "t.json"], "--config", "--model")
     both = ["--samples", "4", "--greedy"]
-    refused(mrlm, ["eval", "--config", config, *both], "--samples", "--sampled")
-    refused(mrlm, ["eval", "--model", "mrlm/tiny"], "environment")
-    refused(mrlm, ["eval", "--model", "mrlm/tiny", "--environment", "maths"], "maths", "'math'")
+    refused(run, ["eval", "--config", config, *both], "--samples", "--sampled")
+    refused(run, ["eval", "--model", "mrlm/tiny"], "environment")
+    refused(run, ["eval", "-m", "mrlm/tiny", "-e", "maths"], "maths", "did you mean 'math'")
     play = ["--config", config, "-n", "1", "-o", "config.yaml/t.json"]
-    refused(mrlm, ["collect", *play], "config.yaml/t.json", "cannot be written")
+    refused(run, ["collect", *play], "config.yaml/t.json", "cannot be written")
 
 
-def test_eval_counts_greedy_and_sampled_plays(mrlm: Command) -> None:
+def test_eval_counts_greedy_and_sampled_plays(run: Mrlm) -> None:
     world = ["--model", "mrlm/tiny", "--environment", "math", "generation.max_new_tokens=2"]
-    code, out, err = mrlm("eval", *world, "--num-episodes", "8", "--output", "eval.json")
+    code, out, err = run("eval", *world, "--num-episodes", "8", "--output", "eval.json")
     assert code == 0, err
     report = json.loads(Path("eval.json").read_text())
     assert (len(report["episodes"]), report["samples"], report["greedy"]) == (8, 1, True)
     assert all(name in out for rows in report["environments"].values() for name in rows)
     more = ["--sampled", "--samples", "3", "--num-episodes", "2", "--output", "sampled.json"]
-    code, _, err = mrlm("eval", *world, *more)
+    code, _, err = run("eval", *world, *more)
     assert code == 0, err
     report = json.loads(Path("sampled.json").read_text())
     assert (len(report["episodes"]), report["samples"], report["greedy"]) == (6, 3, False)
@@ -202,19 +201,19 @@ def test_eval_counts_greedy_and_sampled_plays(mrlm: Command) -> None:
     assert set(map(str, Path().iterdir())) == {"eval.json", "sampled.json"}
 
 
-def test_a_dry_run_says_everything_and_writes_nothing(mrlm: Command) -> None:
+def test_a_dry_run_says_everything_and_writes_nothing(run: Mrlm) -> None:
     earlier_run()
     config = write(PLAY)
     before = tree()
-    code, out, err = mrlm("train", "--config", config, "--dry-run", "training.num_iterations=5")
+    code, out, err = run("train", "--config", config, "--dry-run", "training.num_iterations=5")
     assert code == 0, err
     assert "num_iterations: 5" in out and "group_size: 2" in out and "top_p: 1.0" in out
     assert "2 tasks x 2 = 4 episodes" in out and "5 iterations" in out
     assert tree() == before
     wrong = ["environments.0.env_type=maths"]
-    refused(mrlm, ["train", "--config", config, "--dry-run", *wrong], "maths", "'math'")
+    refused(run, ["train", "--config", config, "--dry-run", *wrong], "maths", "'math'")
     wrong = ["model.device=gpu7"]
-    refused(mrlm, ["train", "--config", config, "--dry-run", *wrong], "model.device='gpu7'")
+    refused(run, ["train", "--config", config, "--dry-run", *wrong], "model.device='gpu7'")
 
 
 # -- in processes of their own ---------------------------------------------------------------------

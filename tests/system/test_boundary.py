@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from commands import Mrlm
-from commands import run as run
 from forking import Launcher
 from mrlm import Environment, GRPOTrainer
 from mrlm.core.errors import EpisodeError
@@ -22,8 +21,6 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.training.metrics import episode_metrics
 from scripted_play import play
-
-_ = run
 
 
 class Mine(BaseException):

@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 
 from commands import Mrlm
-from commands import run as run
 from fake_trackers import fake as fake
 from fake_trackers import open_log
 from forking import Launcher
 from mrlm.core.errors import ConfigError, ModelError
 from mrlm.learn.policy.loading import load_model
 from places import ROOT
-from refusals import PLAY, Command, copied_model, earlier_run, refused, write
-from refusals import mrlm as mrlm
+from refusals import PLAY, copied_model, earlier_run, refused, write
 
-_ = run, mrlm, fake
+_ = fake
 RELAY = {**PLAY, "environments": [{"env_type": "relay", "max_number": 3}]}
 TWICE = '[{"env_type": "math"}, {"env_type": "math"}]'
 PRESENT = {"prompt": "1+1=", "question": "1+1=", "answer": "2"}
@@ -55,10 +53,10 @@ def short(message: str) -> None:
 
 
 @pytest.mark.parametrize("case", SETTINGS)
-def test_a_setting_that_cannot_work_is_one_clear_message(case: str, mrlm: Command) -> None:
+def test_a_setting_that_cannot_work_is_one_clear_message(case: str, run: Mrlm) -> None:
     earlier_run()
     overrides, said = SETTINGS[case]
-    short(refused(mrlm, ["train", "--config", write(PLAY), *overrides], *said))
+    short(refused(run, ["train", "--config", write(PLAY), *overrides], *said))
 
 
 @pytest.mark.parametrize(
@@ -72,38 +70,38 @@ def test_a_setting_that_cannot_work_is_one_clear_message(case: str, mrlm: Comman
         ["train", "--config", "config.yaml", "--resume", "nofolder/checkpoint-3"],
     ],
 )
-def test_a_folder_that_does_not_exist_is_named(command: list[str], mrlm: Command) -> None:
+def test_a_folder_that_does_not_exist_is_named(command: list[str], run: Mrlm) -> None:
     write(PLAY)
-    short(refused(mrlm, command, "'nofolder", "does not exist"))
+    short(refused(run, command, "'nofolder", "does not exist"))
 
 
 @pytest.mark.parametrize("world", ["math", "qa", "search_qa", "tools"])
 def test_a_null_answer_is_named_with_its_line_before_anything_is_written(
-    world: str, mrlm: Command
+    world: str, run: Mrlm
 ) -> None:
     Path("rows.jsonl").write_text(f"{json.dumps(PRESENT)}\n{json.dumps(NULL)}\n")
     key = "tasks" if world == "tools" else "dataset"
     config = {**PLAY, "environments": [{"env_type": world, key: "rows.jsonl"}]}
     said = "rows.jsonl, line 2: column 'answer' is null", "on_bad_row: skip"
-    short(refused(mrlm, ["train", "--config", write(config)], *said))
+    short(refused(run, ["train", "--config", write(config)], *said))
     skip = ["--dry-run", "environments.0.on_bad_row=skip"]
-    code, _, err = mrlm("train", "--config", "config.yaml", *skip)
+    code, _, err = run("train", "--config", "config.yaml", *skip)
     assert code == 0, err
 
 
-def test_a_chat_template_that_is_none_is_named_with_its_file(mrlm: Command, tiny_path: str) -> None:
+def test_a_chat_template_that_is_none_is_named_with_its_file(run: Mrlm, tiny_path: str) -> None:
     folder = copied_model(tiny_path, "broken")
     (folder / "chat_template.jinja").write_text("\n{% for m in messages %}{{ m.content }")
     command = ["train", "--config", write(PLAY), "model.model_name_or_path=./broken"]
-    short(refused(mrlm, command, "broken/chat_template.jinja', line 2", "not a valid template"))
+    short(refused(run, command, "broken/chat_template.jinja', line 2", "not a valid template"))
 
 
 @pytest.mark.parametrize("size", [5, 500, 100_000])
-def test_weights_that_are_cut_short_name_the_file(size: int, mrlm: Command, tiny_path: str) -> None:
+def test_weights_that_are_cut_short_name_the_file(size: int, run: Mrlm, tiny_path: str) -> None:
     folder = copied_model(tiny_path, "cut")
     os.truncate(folder / "model.safetensors", size)
     command = ["train", "--config", write(PLAY), "model.model_name_or_path=./cut"]
-    short(refused(mrlm, command, "cut/model.safetensors", "damaged or cut short"))
+    short(refused(run, command, "cut/model.safetensors", "damaged or cut short"))
 
 
 def test_a_broken_json_file_of_a_model_is_named(tiny_path: str) -> None:
@@ -115,18 +113,18 @@ def test_a_broken_json_file_of_a_model_is_named(tiny_path: str) -> None:
 
 @pytest.mark.parametrize("fake", ["wandb"], indirect=True)
 def test_wandb_without_a_login_is_refused_before_anything_is_written(
-    fake: Any, mrlm: Command, monkeypatch: pytest.MonkeyPatch
+    fake: Any, run: Mrlm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(fake, "login", lambda prompt=True, verify=True: False, raising=False)
     command = ["train", "--config", write(PLAY), "training.report_to=[wandb]"]
-    short(refused(mrlm, command, "training.report_to", "`wandb login`", "{mode: offline}"))
-    code, _, err = mrlm(*command, "training.wandb={mode: offline}")
+    short(refused(run, command, "training.report_to", "`wandb login`", "{mode: offline}"))
+    code, _, err = run(*command, "training.wandb={mode: offline}")
     assert code == 0, err  # a whole run: its log asks the tracker once more
     assert [call[1]["mode"] for call in fake.calls if call[0] == "init"] == ["offline"]
     monkeypatch.setenv("WANDB_MODE", "offline")
-    code, _, err = mrlm(*command, "--dry-run")
+    code, _, err = run(*command, "--dry-run")
     assert code == 0, err
 
 

@@ -6,7 +6,6 @@ import random
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +30,7 @@ from mrlm.learn.checkpoint import checkpoints, step_of, verify
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.data.samples import parts
 from mrlm.learn.joint_update import StepSums, Updating, Work, run_together
-from places import IMPORTS, ROOT
+from places import IMPORTS, ROOT, free_port
 from tiny_runs import Letters
 from waiting import until
 
@@ -63,9 +62,7 @@ def test_four_processes_do_so_with_every_algorithm(tmp_path: Path, launcher: Lau
 def test_two_machines_train_together_as_the_page_says(tmp_path: Path) -> None:
     """Two torchruns of two processes each, which meet as those of two machines do."""
     (text,) = re.findall(r"^(torchrun --nnodes=2 .*?) -m mrlm", PAGE.read_text(), re.M | re.S)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        text = text.replace("first-machine:29500", f"127.0.0.1:{free.getsockname()[1]}")
+    text = text.replace("first-machine:29500", f"127.0.0.1:{free_port()}")
     path = written(tmp_path, "ippo-lora", "apart")
     alone = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": IMPORTS}
     machines: list[subprocess.Popen[str]] = []
@@ -309,9 +306,7 @@ def test_a_killed_process_ends_the_others(tmp_path: Path, launcher: Launcher) ->
 def test_a_worker_whose_torchrun_is_gone_does_not_wait_for_it(
     tmp_path: Path, launcher: Launcher
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     alone = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     path = long_run(tmp_path, "late")
     started = launcher.start(train(path), tmp_path, TORCHELASTIC_USE_AGENT_STORE="True", **alone)

@@ -11,10 +11,8 @@ import pytest
 import yaml
 
 from commands import Mrlm
-from commands import run as run
 from mrlm.config import ExperimentConfig, load_config
 
-_ = run
 CONFIG: dict[str, Any] = {
     "experiment_name": "moved",
     "model": {"model_name_or_path": "models/base"},

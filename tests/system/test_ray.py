@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from forking import Launcher
+from logged_rows import logged
 from mrlm import Callback
 from mrlm.config import ExperimentConfig
 from mrlm.config.ray_section import RayConfig
@@ -27,16 +27,15 @@ from mrlm.distributed.on_ray.weight_transfer import packed, unpacked
 from mrlm.distributed.on_ray.workers import RayWorker
 from mrlm.experiment import run_experiment
 from mrlm.learn.checkpoint import checkpoints
-from mrlm.runs import TrainResult
 from mrlm.training.run import Run
 from mrlm.training.weight_proof import Gap, gaps
-from places import IMPORTS
+from places import IMPORTS, free_port
 from recorded import episodes as recorded
 from recorded import played
 from talking import Pair
 
-TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 TWO_CORES = 2
+PLACES = ("here", "there")
 
 
 class Letters(Pair):
@@ -95,14 +94,18 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Go:
         if ray is not None:
             placed = {"enabled": True, "strategy": "ray", "ray": ray}
             config = config.merged({"distributed": placed})
-        return rows(run_experiment(config, **more))
+        return logged(run_experiment(config, **more).run_folder)
 
     return train
 
 
-def rows(result: TrainResult) -> list[dict[str, Any]]:
-    lines = (result.run_folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+def unlike(folder: Path, *policies: str) -> list[str]:
+    """The policies to which the runs `here` and `there` gave different weights."""
+
+    def weights(run: str, policy: str) -> bytes:
+        return (folder / run / "final" / policy / "model.safetensors").read_bytes()
+
+    return [each for each in policies if weights("here", each) != weights("there", each)]
 
 
 class Kill(Callback):
@@ -146,12 +149,9 @@ def test_policies_learn_as_in_one_process_though_a_worker_is_killed(
     assert [row["step"] for row in expected] == [0, 1, 2, 3, 4]
     loss = "loss" if len(policies) == 1 else "loss/second"
     assert all(row[loss] != 0 for row in expected[1:])
-    episodes = [[played(row) for row in recorded(tmp_path / name)] for name in ("here", "there")]
-    assert episodes[0] == episodes[1]
-    for policy in policies if len(policies) > 1 else ("",):
-        finals = [tmp_path / name / "final" / policy for name in ("here", "there")]
-        ours, theirs = ((each / "model.safetensors").read_bytes() for each in finals)
-        assert ours == theirs
+    here, there = ([played(row) for row in recorded(tmp_path / name)] for name in PLACES)
+    assert here == there
+    assert not unlike(tmp_path, *(policies if len(policies) > 1 else ("",)))
 
 
 GRPO = {"training": {"algorithm": "grpo"}, "grpo": {"group_size": 2}}
@@ -167,12 +167,9 @@ def test_replays_are_those_of_one_process(cluster: None, go: Go, tmp_path: Path)
     expected = go("here", c3)
     assert go("there", c3, {}) == expected
     assert all(row["loss/first"] != 0 for row in expected[1:])
-    here, there = ([played(row) for row in recorded(tmp_path / name)] for name in ("here", "there"))
+    here, there = ([played(row) for row in recorded(tmp_path / name)] for name in PLACES)
     assert here == there and sum("~" in row["id"] for row in here) == 2 * 2 * 2 * 2
-    for policy in ("first", "second"):
-        finals = [tmp_path / name / "final" / policy for name in ("here", "there")]
-        ours, theirs = ((each / "model.safetensors").read_bytes() for each in finals)
-        assert ours == theirs
+    assert not unlike(tmp_path, "first", "second")
 
 
 @pytest.mark.slow
@@ -377,9 +374,7 @@ def test_a_run_moves_to_a_cluster_and_back(cluster: None, go: Go, tmp_path: Path
 def test_a_cluster_that_exists_is_joined_by_its_address(go: Go, tmp_path: Path) -> None:
     """`mrlm train` in a process of its own; the cluster is still there afterwards."""
     pytest.importorskip("ray")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     quiet = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": IMPORTS}
     quiet |= {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "CUDA_VISIBLE_DEVICES": ""}
     given = [f"--port={port}", "--num-cpus=2", "--include-dashboard=false", "--block"]
@@ -408,9 +403,7 @@ def test_a_cluster_that_exists_is_joined_by_its_address(go: Go, tmp_path: Path) 
     finally:
         head.terminate()
         head.wait()
-    lines = (tmp_path / "there" / "metrics.jsonl").read_text().splitlines()
-    there = [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
-    assert there == go("here", {})
+    assert logged(tmp_path / "there") == go("here", {})
 
 
 @pytest.mark.slow
@@ -531,17 +524,17 @@ def test_an_episode_stays_with_an_engine_and_episodes_are_spread() -> None:
 
 
 AWAY = """
-import json, socket, sys
+import json, sys
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
 from mrlm.experiment import run_experiment
 sys.path += sys.argv[1].split(":")
+from logged_rows import logged
+from places import free_port
 local = ExperimentConfig(**json.loads(sys.argv[2])).merged({"training.num_iterations": 1})
 run_experiment(local.merged({"output_dir": "run"}))
 assert "ray" not in sys.modules, "a run of one process imports Ray"
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    address = f"127.0.0.1:{free.getsockname()[1]}"
+address = f"127.0.0.1:{free_port()}"
 placed = {"enabled": True, "strategy": "ray", "ray": {"address": address}}
 try:
     run_experiment(local.merged({"distributed": placed, "output_dir": "away"}))

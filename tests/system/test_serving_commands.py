@@ -25,7 +25,7 @@ from hosted import Client, Hosted
 from mrlm.cli import serve
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.protocol.channels import failure_in
-from places import IMPORTS
+from places import IMPORTS, free_port
 from waiting import until
 
 SCENE = "served_worlds:Scene"
@@ -111,8 +111,7 @@ def test_worlds_are_served_where_there_is_no_torch(
     with Client(served.address, "abc") as client:
         for name in ("code", "math", "debate", "easy"):
             client.open(name).reset()
-        session = client.open(SCENE)
-        session.reset()
+        session = client.begin(SCENE)
         assert json.loads(session.step("environment").info_json)["torch"] is False
         assert client.stub.Describe(pb.World(environment="easy"), metadata=client.metadata).name
         for each in range(4):
@@ -131,8 +130,7 @@ def test_worlds_are_served_where_there_is_no_torch(
 def test_a_drain_waits_for_open_sessions_and_exits_0(serving: Any) -> None:
     served = serving("-e", SCENE, "--port", 0, "--workers", 1, "--grace", 60)
     with Client(served.address) as client:
-        session = client.open(SCENE)
-        session.reset()
+        session = client.begin(SCENE)
         served.process.send_signal(signal.SIGTERM)
         until(lambda: client.info().draining)
         with pytest.raises(grpc.RpcError) as caught:
@@ -163,8 +161,7 @@ def test_a_killed_server_leaves_no_worker(serving: Any) -> None:
     workers = served.workers
     assert len(workers) == 2
     with Client(served.address) as client:
-        session = client.open(SCENE)
-        session.reset()
+        session = client.begin(SCENE)
         threading.Thread(target=lambda: _quietly(session.step, "sleep 100"), daemon=True).start()
         time.sleep(0.3)
         served.end(signal.SIGKILL)
@@ -181,8 +178,7 @@ def _quietly(ask: Any, *arguments: object) -> None:
 def test_a_server_that_stood_still_lost_nobody(serving: Any) -> None:
     served = serving("-e", SCENE, "--port", 0, "--workers", 1, "--lease", 2, "--timeout", 1)
     with Client(served.address) as client:
-        session = client.open(SCENE)
-        session.reset()
+        session = client.begin(SCENE)
         served.process.send_signal(signal.SIGSTOP)
         time.sleep(4)
         served.process.send_signal(signal.SIGCONT)
@@ -235,9 +231,7 @@ def test_info_of_a_server_that_is_not_there(run: Mrlm, tmp_path: Path) -> None:
 
 
 def test_info_waits_for_a_server_that_starts(run: Mrlm) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    port = free_port()
     hosted = Hosted([], port=port, token="t")
     timer = threading.Timer(1.0, hosted.__enter__)
     timer.start()

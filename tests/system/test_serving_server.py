@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,21 @@ def client(host: Hosted) -> Iterator[Client]:
 @pytest.fixture
 def scene(client: Client) -> Session:
     """A session that was reset."""
-    session = client.open(SCENE)
-    session.reset()
-    return session
+    return client.begin(SCENE)
 
 
 def failure(error: pytest.ExceptionInfo[grpc.RpcError]) -> pb.Failure:
     found = failure_in(error.value)
     assert found is not None, error.value
     return found
+
+
+@contextmanager
+def fails(kind: pb.Failure.Kind) -> Iterator[pytest.ExceptionInfo[grpc.RpcError]]:
+    """What is called here ends with a failure of a kind."""
+    with pytest.raises(grpc.RpcError) as caught:
+        yield caught
+    assert failure(caught).kind == kind
 
 
 def count(result: pb.StepResult) -> int:
@@ -83,10 +90,9 @@ def test_the_same_number_gets_the_same_answer_and_nothing_is_done_twice(scene: S
 def test_a_gap_and_an_old_number_are_refused_and_the_session_goes_on(scene: Session) -> None:
     scene.step()
     for number in (scene.seq + 2, scene.seq - 1, 0, 2**60):
-        with pytest.raises(grpc.RpcError) as caught:
+        with fails(Kind.GAP) as caught:
             scene.client.call(pb.Request(session=scene.name, seq=number, step=step("on")))
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert failure(caught).kind == Kind.GAP
     assert count(scene.step()) == 2
 
 
@@ -94,8 +100,7 @@ def test_a_gap_and_an_old_number_are_refused_and_the_session_goes_on(scene: Sess
 def test_a_number_that_is_still_being_answered_waits_for_that_answer(
     client: Client, world: str
 ) -> None:
-    session = client.open(world)
-    session.reset()
+    session = client.begin(world)
     request = pb.Request(session=session.name, seq=2, step=step("sleep 0.5"))
     later = pb.Request(session=session.name, seq=3, step=step("on"))
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -109,8 +114,7 @@ def test_a_number_that_is_still_being_answered_waits_for_that_answer(
 
 
 def test_a_caller_that_went_away_finds_its_answer_when_it_is_back(client: Client) -> None:
-    session = client.open(BLOCKING)
-    session.reset()
+    session = client.begin(BLOCKING)
     request = pb.Request(session=session.name, seq=2, step=step("sleep 0.5"))
     with pytest.raises(grpc.RpcError) as caught:
         client.call(request, timeout=0.1)
@@ -145,9 +149,8 @@ def test_opened_again_with_its_key_a_session_is_the_same(client: Client) -> None
     first.step()
     assert client.open(SCENE, key="mine").name == first.name
     assert count(first.step()) == 2
-    with pytest.raises(grpc.RpcError) as caught:
+    with fails(Kind.BAD):
         client.open(BLOCKING, key="mine")
-    assert failure(caught).kind == Kind.BAD
     first.close()
     assert client.open(SCENE, key="mine").name == first.name  # late, and nothing is opened
 
@@ -174,10 +177,9 @@ def test_close_frees_and_is_answered_again(scene: Session) -> None:
     assert scene.close().HasField("closed")
     assert scene.client.info().sessions == before - 1
     assert scene.ask(seq=scene.seq, close=pb.Close()).HasField("closed")
-    with pytest.raises(grpc.RpcError) as caught:
+    with fails(Kind.LOST) as caught:
         scene.step()
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    assert failure(caught).kind == Kind.LOST
 
 
 # -- what a session can do -------------------------------------------------------------------------
@@ -196,13 +198,12 @@ def test_a_fork_goes_its_own_way(scene: Session) -> None:
 
 
 def test_a_world_that_cannot_be_copied_cannot_be_forked(client: Client) -> None:
-    session = client.open(SCENE, arguments='{"copies": false}')
-    session.reset()
+    session = client.begin(SCENE, arguments='{"copies": false}')
     session.step()
     before = client.info().sessions
-    with pytest.raises(grpc.RpcError) as caught:
+    with fails(Kind.WORLD) as caught:
         session.ask(fork=pb.Fork())
-    assert "TypeError" in failure(caught).message and failure(caught).kind == Kind.WORLD
+    assert "TypeError" in failure(caught).message
     assert client.info().sessions == before - 1
 
 
@@ -228,8 +229,7 @@ def test_a_world_of_one_agent_is_served_too(client: Client) -> None:
     name = "served_worlds:Guess"
     told = client.stub.Describe(pb.World(environment=name))
     assert (list(told.agents), told.reproducible, told.name) == (["agent"], False, "guess")
-    session = client.open(name)
-    session.reset()
+    session = client.begin(name)
     assert codec.result_of(session.step("7", "agent")).rewards["agent"].value == 1.0
 
 
@@ -237,8 +237,7 @@ def test_a_world_of_one_agent_is_served_too(client: Client) -> None:
 
 
 def test_arguments_are_checked_against_the_constructor(client: Client) -> None:
-    session = client.open(SCENE, arguments='{"start": 41}')
-    session.reset()
+    session = client.begin(SCENE, arguments='{"start": 41}')
     assert count(session.step()) == 42
     for arguments, words in [
         ('{"strat": 1}', "unknown argument 'strat'; did you mean 'start'"),
@@ -247,9 +246,8 @@ def test_arguments_are_checked_against_the_constructor(client: Client) -> None:
         ("{", "not valid JSON"),
         ('{"start": NaN}', "not valid JSON"),
     ]:
-        with pytest.raises(grpc.RpcError) as caught:
+        with fails(Kind.BAD) as caught:
             client.open(SCENE, arguments=arguments)
-        assert failure(caught).kind == Kind.BAD
         assert words in failure(caught).message
 
 
@@ -264,8 +262,7 @@ def test_rows_are_proved_when_they_are_read(client: Client) -> None:
 
 
 def test_arguments_of_the_server_stay(client: Client) -> None:
-    session = client.open("fixed", arguments='{"start": 5, "copies": true}')
-    session.reset()
+    session = client.begin("fixed", arguments='{"start": 5, "copies": true}')
     assert count(session.step()) == 6
     with pytest.raises(grpc.RpcError, match="'start' is set by the server"):
         client.open("fixed", arguments='{"start": 6}')
@@ -293,10 +290,9 @@ def test_a_world_that_there_is_not_is_refused_with_its_neighbour(client: Client)
 def test_a_request_without_sense_is_refused_and_harmless(
     scene: Session, call: dict[str, Any]
 ) -> None:
-    with pytest.raises(grpc.RpcError) as caught:
+    with fails(Kind.BAD) as caught:
         scene.client.call(pb.Request(session=scene.name, seq=2, **call))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert failure(caught).kind == Kind.BAD
     assert count(scene.step()) == 1  # its number was still free
 
 
@@ -326,17 +322,15 @@ def test_a_world_that_fails_ends_its_session_and_says_so_again(
 ) -> None:
     before = scene.client.info().sessions
     for _ in range(2):
-        with pytest.raises(grpc.RpcError) as caught:
+        with fails(kind) as caught:
             scene.client.call(pb.Request(session=scene.name, seq=2, step=step(order)))
         assert caught.value.code() is grpc.StatusCode.ABORTED
-        assert failure(caught).kind == kind
         assert words in failure(caught).message
         assert "in the server's log" in failure(caught).message
         assert "secret" not in str(caught.value)
     assert scene.client.info().sessions == before - 1
-    with pytest.raises(grpc.RpcError) as caught:
+    with fails(Kind.LOST):
         scene.client.call(pb.Request(session=scene.name, seq=3, step=step("on")))
-    assert failure(caught).kind == Kind.LOST
     stream = scene.client.stub.Play(iter([pb.Request(session=scene.name, seq=2, step=step(order))]))
     assert next(stream).failure.kind == kind
 
@@ -361,21 +355,17 @@ def test_a_slow_world_does_not_keep_others_waiting(host: Hosted) -> None:
 def test_a_world_that_takes_too_long_ends_its_session_only(tmp_path: Path) -> None:
     with Hosted([BLOCKING, WAITING, SCENE], timeout=3.0) as host, host.client() as client:
         (first,) = host.pids
-        neighbour = client.open(SCENE)
-        neighbour.reset()
+        neighbour = client.begin(SCENE)
         for world in (WAITING, BLOCKING):
-            session = client.open(world, arguments=json.dumps({"touch": str(tmp_path / "closed")}))
-            session.reset()
-            with pytest.raises(grpc.RpcError) as caught:
+            session = client.begin(world, arguments=json.dumps({"touch": str(tmp_path / "closed")}))
+            with fails(Kind.SLOW) as caught:
                 session.step("sleep 100")
-            assert failure(caught).kind == Kind.SLOW
             assert "3 s" in failure(caught).message
             assert count(neighbour.step()) > 0
         # the thread that hangs cannot be ended: its worker goes with its last session
         until(lambda: bool(host.pids) and first not in host.pids)
         assert (tmp_path / "closed").read_text() == "closed\n"  # the coroutine's
-        fresh = client.open(SCENE)
-        fresh.reset()
+        fresh = client.begin(SCENE)
         assert alive(first) and count(neighbour.step()) == 3
         neighbour.close()
         until(lambda: not alive(first))
@@ -384,9 +374,8 @@ def test_a_world_that_takes_too_long_ends_its_session_only(tmp_path: Path) -> No
 
 def test_a_world_that_takes_long_to_be_made_opens_nothing() -> None:
     with Hosted(["served_worlds:Slow", SCENE], timeout=3.0) as host, host.client() as client:
-        with pytest.raises(grpc.RpcError) as caught:
+        with fails(Kind.SLOW):
             client.open("served_worlds:Slow", key="k")
-        assert failure(caught).kind == Kind.SLOW
         assert client.info().sessions == 0
         until(lambda: host.server.pool.restarts == 1 and bool(host.pids))
         client.open(SCENE, key="k").reset()  # the key opened nothing, and is free
@@ -397,12 +386,10 @@ def test_a_worker_that_hangs_is_killed_and_started_again() -> None:
         (first,) = host.pids
         session, neighbour = client.open(SCENE), client.open(SCENE)
         session.reset()
-        with pytest.raises(grpc.RpcError) as caught:
+        with fails(Kind.LOST):
             session.step("sleep 100")  # on the worker's only thread
-        assert failure(caught).kind == Kind.LOST
-        with pytest.raises(grpc.RpcError) as caught:
+        with fails(Kind.LOST):
             neighbour.reset()
-        assert failure(caught).kind == Kind.LOST
         until(lambda: bool(host.pids))
         assert host.pids != [first] and not alive(first)
         client.open(SCENE).reset()
@@ -423,9 +410,8 @@ def test_a_worker_that_is_killed_loses_its_sessions_only() -> None:
         assert sorted(lost) == sorted(session.name for session in mine)
         for session in sessions:
             if session.name in lost:
-                with pytest.raises(grpc.RpcError) as caught:
+                with fails(Kind.LOST):
                     session.step()
-                assert failure(caught).kind == Kind.LOST
             else:
                 assert count(session.step()) == 2
         assert client.info().sessions == 3
@@ -435,11 +421,9 @@ def test_a_worker_that_is_killed_loses_its_sessions_only() -> None:
 def test_a_world_that_kills_its_worker_is_lost_and_others_can_be_opened() -> None:
     with Hosted([SCENE]) as host, host.client() as client:
         for _ in range(2):
-            session = client.open(SCENE)
-            session.reset()
-            with pytest.raises(grpc.RpcError) as caught:
+            session = client.begin(SCENE)
+            with fails(Kind.LOST):
                 session.step("die")
-            assert failure(caught).kind == Kind.LOST
             until(lambda: len(host.pids) == 1 and host.server.pool.workers[0].ready)
         assert host.server.pool.restarts == 2
         assert client.info().sessions == 0
@@ -485,16 +469,15 @@ def test_a_full_server_says_when_to_come_again() -> None:
     with Hosted([BLOCKING], max_sessions=2, max_calls=2) as host, host.client() as client:
         first, second = client.open(BLOCKING), client.open(BLOCKING, key="two")
         for _ in range(2):
-            with pytest.raises(grpc.RpcError) as caught:
+            with fails(Kind.BUSY) as caught:
                 client.open(BLOCKING, key="three")
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert failure(caught).kind == Kind.BUSY and failure(caught).retry_after > 0
+            assert failure(caught).retry_after > 0
             assert dict(caught.value.trailing_metadata())[PUSHBACK] == "500"
         assert client.open(BLOCKING, key="two").name == second.name
-        with pytest.raises(grpc.RpcError) as caught:
+        with fails(Kind.BUSY):
             first.reset()
             first.ask(fork=pb.Fork())
-        assert failure(caught).kind == Kind.BUSY
         second.reset()
         with concurrent.futures.ThreadPoolExecutor() as pool:
             slow = [pool.submit(first.step, "sleep 1"), pool.submit(second.step, "sleep 1")]
@@ -511,15 +494,13 @@ def test_draining_lets_open_sessions_finish_and_opens_none() -> None:
         health = health_pb2_grpc.HealthStub(client.channel)
         question = health_pb2.HealthCheckRequest(service="mrlm.v1.Environments")
         assert health.Check(question).status == health_pb2.HealthCheckResponse.SERVING
-        session = client.open(SCENE, key="k")
-        session.reset()
+        session = client.begin(SCENE, key="k")
         draining = threading.Thread(target=lambda: host.do(host.server.drain(60)))
         draining.start()
         until(lambda: client.info().draining)
         assert health.Check(question).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        with pytest.raises(grpc.RpcError) as caught:
+        with fails(Kind.BUSY):
             client.open(SCENE)
-        assert failure(caught).kind == Kind.BUSY
         assert client.open(SCENE, key="k").name == session.name
         assert count(session.step()) == 1
         assert draining.is_alive()
@@ -561,14 +542,6 @@ def test_info_says_what_there_is(client: Client, host: Hosted) -> None:
     assert info.max_message_bytes == 4 << 20 and not info.draining
     with Hosted([SCENE]) as other, other.client() as another:
         assert another.info().epoch != info.epoch
-
-
-def test_workers_do_not_know_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MRLM_TOKEN", "opensesame")
-    with Hosted([SCENE], token="opensesame") as host, host.client() as client:
-        session = client.open(SCENE)
-        session.reset()
-        assert json.loads(session.step("environment").info_json)["token"] is None
 
 
 def test_a_server_that_takes_no_arguments_says_so() -> None:

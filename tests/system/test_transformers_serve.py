@@ -1,7 +1,6 @@
 """A frozen agent behind a server that is not ours: `transformers serve` with the embedded model."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from mrlm.core.types import Message, SamplingParams
 from mrlm.engines.openai import OpenAIEngine
 from mrlm.play.engine import Request
 from mrlm.runs import evaluate_model
+from places import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -24,9 +24,7 @@ def test_transformers_serve_speaks_for_a_frozen_agent(tiny_path: str, tmp_path: 
     command = Path(sys.executable).parent / "transformers"
     if not command.is_file():
         pytest.skip("the command `transformers` is not beside this Python")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = [str(command), "serve", tiny_path, "--host", "127.0.0.1", "--port", str(port)]
     log = tmp_path / "log"
     with log.open("w") as out:

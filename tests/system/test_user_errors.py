@@ -11,13 +11,10 @@ import pytest
 import yaml
 
 from commands import Mrlm
-from commands import run as run
 from mrlm import GRPOTrainer, SimulatedEnvironment, check_environment, check_workflow
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.user_errors import MOST_FRAMES, explain, user_frames
 from recorded import episodes as recorded
-
-_ = run
 
 MINE = """\
 import asyncio
