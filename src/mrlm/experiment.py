@@ -1,7 +1,6 @@
 """Experiments: a config trained to its end, stage after stage, each from the models of the previous
 one; and a dry run that only reports."""
 
-import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig, diff, load_config, normalize
 from mrlm.config.paths import STAGE
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.process_group import Peers
 from mrlm.distributed import join
 from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
@@ -30,8 +30,6 @@ from mrlm.record.reader import METRICS, json_rows
 from mrlm.runs import ENDS, TrainResult, closed, handling, interrupt, latest
 from mrlm.training.adapted_callbacks import adapted
 from mrlm.training.run import Callback
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 MODELS = "models.json"
 """File of a stage that began with models of the previous one: policy -> its model's folder."""

@@ -2,7 +2,6 @@
 command line, the trainers and `experiment.py`, and independent of them."""
 
 import json
-import logging
 import os
 import shutil
 import signal
@@ -24,6 +23,7 @@ from mrlm.build.run import rehearse
 from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import WorkerLost
+from mrlm.core.log import log
 from mrlm.core.progress import counted, listening
 from mrlm.core.sync_async import run_async
 from mrlm.learn.checkpoint import checkpoints, step_of, write_folder, writing
@@ -42,8 +42,6 @@ from mrlm.training.profiler import Profiler
 from mrlm.training.run import Phase, Run
 from mrlm.training.saving import save
 from mrlm.training.stopping import watching
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 @dataclass(slots=True)

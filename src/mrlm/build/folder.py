@@ -1,6 +1,5 @@
 """The folder of a run: its path, the state of an earlier run there, and the log in it."""
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from mrlm.build.lock import lock, renamed, unlock
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.distributed.silent_log import SilentLog
 from mrlm.doctor.examination import make_rules
@@ -16,8 +16,6 @@ from mrlm.record.plan import RecordPlan
 from mrlm.tracking.run_log import RunLog
 from mrlm.training.input_digests import check_inputs, note_inputs
 from mrlm.training.rollback import settle
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 def open_log(

@@ -16,6 +16,7 @@ from mrlm.config.policy_sections import lora_of
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.fast.cpu_backends import keep_freed_memory, limit_kept_kernels
 from mrlm.learn.policy.incoming import Incoming, changes_base, is_peft, live_adapter, take_adapter
@@ -32,8 +33,6 @@ from mrlm.play.agent import AgentSettings, seed_of
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import Workflow
 from mrlm.training.run import Callback
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 MUCH = 100_000_000  # bytes of the copies of a model that are worth a warning
 

@@ -3,7 +3,6 @@ recovers from a lost one. The cluster and the workers' code are in `distributed/
 
 import asyncio
 import copy
-import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from mrlm.config.ray_section import RayConfig, RayPolicyConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, WorkerLost
+from mrlm.core.log import log
 from mrlm.core.timing import count
 from mrlm.distributed.learning_job import LearningJob
 from mrlm.distributed.on_ray.actor_calls import WorkerSlot, begin
@@ -40,8 +40,6 @@ from mrlm.play.engine import Engine
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.training.run import Run
 from mrlm.training.saving import restore
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 KEY = "distributed.ray"
 

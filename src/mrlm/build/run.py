@@ -1,7 +1,6 @@
 """Builds a `Run` from an `ExperimentConfig`: the only module that connects the parts and loads
 plug-ins by name."""
 
-import logging
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from mrlm.build.sources import amount, play_of, rows_of, source_of, total_steps
 from mrlm.build.team_config import team_config
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.sync_async import run_async
 from mrlm.distributed import join
@@ -45,8 +45,6 @@ from mrlm.record.vocabulary import write_vocabulary
 from mrlm.training.run import Run
 from mrlm.training.saving import restore
 from mrlm.training.weight_proof import exchange
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 def build(

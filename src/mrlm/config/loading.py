@@ -1,6 +1,5 @@
 """Loading of an `ExperimentConfig` from a file and command line overrides."""
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,7 @@ from mrlm.config.experiment import ExperimentConfig
 from mrlm.config.trust import check, is_trusted
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-
-log: logging.Logger = logging.getLogger("mrlm")
+from mrlm.core.log import log
 
 Overrides = Sequence[str] | Mapping[str, Any]
 

@@ -1,13 +1,11 @@
 """Recording of the boards of episodes, where they change."""
 
-import logging
 from collections.abc import Hashable
 
 from mrlm.core.board import bounded
 from mrlm.core.episodes import Episode
+from mrlm.core.log import log
 from mrlm.core.user_errors import explain, origin, title
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 MOST_DRAWN = 100_000
 """Characters of an episode's boards, after which only its last board is added."""

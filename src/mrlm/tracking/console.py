@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from mrlm.core.log import log
 from mrlm.tracking.shown_metrics import ShownMetrics, sparkline
 
 COLUMNS = (
@@ -27,8 +28,6 @@ PACE = 20
 """Steps whose mean duration gives the remaining time."""
 WIDEST = 100
 """Most columns of the panel."""
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 class ConsoleLog:

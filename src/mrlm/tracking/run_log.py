@@ -4,7 +4,6 @@ Independent of the meaning of metrics."""
 import importlib.util
 import inspect
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -14,6 +13,7 @@ from typing import Any, ClassVar, TextIO
 from mrlm.core import registry
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import PluginError, TrainingError
+from mrlm.core.log import log
 from mrlm.core.user_errors import title
 from mrlm.doctor.alarm import ALARMS, Alarm
 from mrlm.doctor.examination import Examination
@@ -33,8 +33,6 @@ from mrlm.tracking.log_file import RUN_LOG, LogFile, logging_to
 from mrlm.tracking.payoffs import Payoffs
 
 PROFILE = "profile.jsonl"
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 class Tracker:

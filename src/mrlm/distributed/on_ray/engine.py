@@ -2,21 +2,19 @@
 request's key, and the completion a function of its seed."""
 
 import asyncio
-import logging
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from mrlm.core.errors import WorkerLost
+from mrlm.core.log import log
 from mrlm.core.types import Completion
 from mrlm.distributed.on_ray.actor_calls import WorkerSlot
 from mrlm.distributed.on_ray.proxies import WeightTransfer
 from mrlm.play.engine import Key, Request
 
 T = TypeVar("T")
-log: logging.Logger = logging.getLogger("mrlm")
-
 EPISODE = 5
 """The first parts of a key, which identify an episode: (seed, split, environment, task, number)."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from mrlm.core.environment import Environment
 from mrlm.core.errors import EpisodeError, WorkerLost
+from mrlm.core.log import log
 from mrlm.core.stepping import is_async, is_pending
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, StepResult, Task
@@ -19,8 +20,6 @@ from mrlm.distributed.on_ray.actor_calls import WorkerSlot
 from mrlm.distributed.on_ray.weight_transfer import opened
 from mrlm.distributed.on_ray.workers import find_modules
 from mrlm.play.sources.task_sampler import EnvironmentSpec
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 Makers = dict[str, Callable[[], Environment]]
 """Name of an environment -> factory of an instance for an episode."""
@@ -33,7 +32,7 @@ class EnvironmentWorker:
     path of the driver; `boxes` has the pickled factory of each environment by name."""
 
     def __init__(self, paths: Sequence[str], boxes: Mapping[str, bytes]) -> None:
-        logging.getLogger("mrlm").setLevel(logging.WARNING)
+        log.setLevel(logging.WARNING)
         find_modules(paths)
         self.makers: Makers = {name: opened(box) for name, box in boxes.items()}
         self.environments: dict[int, Environment] = {}

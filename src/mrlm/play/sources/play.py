@@ -3,7 +3,6 @@ retries and failed episodes; independent of learning."""
 
 import asyncio
 import copy
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ENDS_RUN, ConfigError, EpisodeError
+from mrlm.core.log import log
 from mrlm.core.process_group import ALONE, Peers, shares
 from mrlm.core.progress import advance, counting
 from mrlm.core.sync_async import as_failure, in_thread, is_interrupt
@@ -27,9 +27,6 @@ from mrlm.play.sources.oversampling import OversampledTask
 from mrlm.play.sources.source import EpisodeSource
 from mrlm.play.sources.task_sampler import EnvironmentSpec, PlannedTask, TaskSampler, count_tasks
 from mrlm.play.workflow import silent
-
-log: logging.Logger = logging.getLogger("mrlm")
-
 
 EXPERT = "expert"
 AssignOpponents = Callable[

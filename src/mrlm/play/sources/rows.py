@@ -1,20 +1,18 @@
 """Groups made of the rows of a data set."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
 from typing import Any, Literal
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ChatTemplateError, ConfigError, DataError
+from mrlm.core.log import log
 from mrlm.core.messages import read_tools, without_nulls
 from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import Message, Role, Rollout, Task, Turn
 from mrlm.data.tasks import row_messages
 from mrlm.play.agent import AgentSettings, shuffled
 from mrlm.play.sources.source import EpisodeSource
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 ROW_FORMS: list[tuple[str, ...]] = [
     ("messages",),
