@@ -109,17 +109,15 @@ def _run_stages(
         ):
             log.info("stage %s is finished", name)
         else:
-            unfinished = resume is not None and bool(
-                peers.first(partial(checkpoints, stage_folder))
-            )
-            if unfinished:
+            saved = resume is not None and peers.first(partial(checkpoints, stage_folder))
+            if saved:
                 _check_resumable(stage, stage_folder)
             joined = join(stage.distributed)
             if again:  # an environment has a model of an earlier stage
                 plan = plan_of(stage, parts, joined)
             else:
                 plan.config, plan.parts, plan.peers = with_precision(stage), parts, joined
-            run = run_of(plan, stage, stage_folder if unfinished else None)
+            run = run_of(plan, stage, stage_folder if saved else None)
             if peers.main:
                 _note_models(run.folder, parts)
             results[index] = closed(run)
@@ -212,9 +210,8 @@ def _note_models(folder: Path, parts: LiveObjects) -> None:
 
 def _nothing_left(folder: Path, last: Path, peers: Peers) -> TrainResult:
     """The result of an experiment whose stages were all finished before."""
-    log.info(
-        "%s: every stage is finished; raise training.num_iterations of the last to continue", folder
-    )
+    text = "%s: every stage is finished; raise training.num_iterations of the last to continue"
+    log.info(text, folder)
     rows = peers.first(lambda: list(json_rows(last, METRICS)))
     return TrainResult(latest(rows), rows, folder)
 
@@ -316,17 +313,15 @@ def _with_stages(stage: ExperimentConfig, folder: Path, before: Sequence[str]) -
             )
         return str(folder / f"{before.index(name) + 1}-{name}/final" / policy)
 
-    sections = stage.given()
+    sections, own = stage.given(), normalize.section_key(stage.training.algorithm)
     environments = sections.get("environments", [])
     evaluated = sections.get("evaluation", {}).get("environments", [])
-    own = normalize.section_key(stage.training.algorithm)
-    changes: dict[str, Any] = {"environments": [*map(place, environments)]}
-    changes["evaluation"] = {"environments": [*map(place, evaluated)]}
     teacher = sections.get(own, {}).get(TEACHER)
-    changes |= {} if teacher is None else {own: {TEACHER: trained(TEACHER, teacher)}}
-    usual = {"environments": environments, "evaluation": {"environments": evaluated}}
-    usual |= {} if teacher is None else {own: {TEACHER: teacher}}
-    return stage if changes == usual else stage.merged(changes)
+    placed = [*map(place, environments)], [*map(place, evaluated)], trained(TEACHER, teacher)
+    if placed == (environments, evaluated, teacher):
+        return stage
+    changes = {"environments": placed[0], "evaluation": {"environments": placed[1]}}
+    return stage.merged(changes | ({} if teacher is None else {own: {TEACHER: placed[2]}}))
 
 
 def _link_final(folder: Path, last: Path) -> None:

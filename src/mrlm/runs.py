@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -198,12 +199,10 @@ def closed(run: Run) -> TrainResult:
 
 def _note_sandboxes(folder: Path) -> None:
     """Record the sandboxes of a run, if there were any."""
-    sandboxes = opened()
+    sandboxes, file = opened(), folder / "sandbox.json"
     if sandboxes and folder.is_dir():
-        with writing(folder / "sandbox.json"):
-            (folder / "sandbox.json").write_text(
-                json.dumps(sandboxes, indent=2) + "\n", encoding="utf-8"
-            )
+        with writing(file):
+            file.write_text(json.dumps(sandboxes, indent=2) + "\n", encoding="utf-8")
 
 
 def evaluate(
@@ -232,20 +231,9 @@ def evaluate(
         metrics, groups = run_async(evaluate_groups(run, count, samples, greedy))
     if target is not None:
         config = _as_evaluated(run.config, count, samples, greedy)
-        vocabulary = run.folder / VOCABULARY
-
-        def write() -> None:
-            write_record(
-                target,
-                groups,
-                config,
-                metrics,
-                lambda folder: shutil.copy(vocabulary, folder),
-                step=run.step,
-                opponents=run.population.standing(),
-            )
-
-        run.peers.first(write)
+        copy = partial(shutil.copy, run.folder / VOCABULARY)
+        at = {"step": run.step, "opponents": run.population.standing()}
+        run.peers.first(lambda: write_record(target, groups, config, metrics, copy, **at))
     return EvalResult(metrics, [episode for group in groups for episode in group])
 
 

@@ -84,9 +84,7 @@ def with_paths(
     settings and the names of sections."""
     first = {*arguments, *WORDS, *(known_fields(algorithm) or ()), *SECTIONS}
     first |= {section_key(algorithm), *registry.names("algorithms")}
-    first |= {
-        argument for argument in words if any(name.endswith(f"_{argument}") for name in arguments)
-    }
+    first |= {word for word in words if any(name.endswith(f"_{word}") for name in arguments)}
     paths = {word: word if word in first else last_words().get(word, word) for word in words}
     return {paths[word]: value for word, value in words.items()}
 
@@ -239,13 +237,9 @@ def _same(first: Any, second: Any) -> bool:
 def environments_or_rows(data: Any, environment: Any = None) -> tuple[list[Any], Any]:
     """The second argument of a trainer, environments or rows, with its argument `environment`, as
     (environments, rows)."""
-    more = listed(environment)
-    if data is None:
-        return more, None
-    if _is_environment(data):
-        return [data, *more], None
-    if isinstance(data, list | tuple) and data and all(_is_environment(item) for item in data):
-        return [*data, *more], None
+    first, more = listed(data), listed(environment)
+    if first and all(map(_is_environment, first)):
+        return [*first, *more], None
     return more, data
 
 

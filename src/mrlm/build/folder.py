@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mrlm.build.lock import lock, renamed, unlock
+from mrlm.build.lock import lock, unlock
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.log import log
@@ -71,10 +71,10 @@ def run_folder(config: ExperimentConfig) -> Path:
 
 def set_aside(folder: Path) -> None:
     """Renames the folder of an earlier run to one with a number at its end."""
-    number = next(i for i in range(1, 10**6) if not Path(f"{folder}.{i}").exists())
-    folder.rename(f"{folder}.{number}")
-    renamed(folder, Path(f"{folder}.{number}"))
-    log.info("%s held an earlier run, renamed to %s.%d", folder, folder, number)
+    places = (Path(f"{folder}.{number}") for number in range(1, 10**6))
+    free = folder.rename(next(place for place in places if not place.exists()))
+    unlock(folder, renamed=free)
+    log.info("%s held an earlier run, renamed to %s", folder, free)
 
 
 def claim(folder: Path, earlier: bool) -> None:

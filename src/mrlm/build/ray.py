@@ -118,15 +118,8 @@ class OnRay(InProcess):
             if base.trained:
                 title = f"the learner of {base.title}"
                 base.home = post(title, RayWorker, worker_arguments, where.learner)
-                others = [
-                    post(
-                        f"{title} ({number} of {where.learners})",
-                        RayWorker,
-                        worker_arguments,
-                        where.learner,
-                    )
-                    for number in range(2, where.learners + 1)
-                ]
+                names = [f"{title} ({i} of {where.learners})" for i in range(2, where.learners + 1)]
+                others = [post(name, RayWorker, worker_arguments, where.learner) for name in names]
                 if others:
                     base.home = WorkerGroup(base.home, others, self.config.distributed.timeout)
             pool = where.learner if settings.colocated else where.engine
@@ -136,11 +129,8 @@ class OnRay(InProcess):
                 base.engines[-1].taught = _as_at_first
             base.engines = [base.home] if together else base.engines
             base.home = base.home if base.trained else base.engines[0]
-        titles = [f"the environment worker {i + 1}" for i in range(settings.environment_workers)]
-        spread = [
-            post(worker_title, EnvironmentWorker, (), settings.environment_pool)
-            for worker_title in titles
-        ]
+        names = [f"the environment worker {i + 1}" for i in range(settings.environment_workers)]
+        spread = [post(name, EnvironmentWorker, (), settings.environment_pool) for name in names]
         self.environments_at = EnvironmentPool(spread) if spread else None
         holding = sum(weights for _, weights in alone)
         mine, theirs = shares(holding, len(alone) - holding, list(pools.values()))
@@ -174,16 +164,11 @@ class OnRay(InProcess):
         for base, post, answer in calls:
             base.about = post.collect(answer)
         kwargs = self.config.model.chat_template_kwargs
-        remote_policies: dict[str, RemotePolicy] = {}
+        remote: dict[str, RemotePolicy] = {}
         for base in self.bases:
             for name, about in base.about.items():
-                chat = Chat(about.tokenizer, kwargs)
-                remote_policies[name] = RemotePolicy(name, about, chat, base.home)
-        return {
-            name: remote_policies[name]
-            for name in self.plan.assignment.policies
-            if name in remote_policies
-        }
+                remote[name] = RemotePolicy(name, about, Chat(about.tokenizer, kwargs), base.home)
+        return {name: remote[name] for name in self.plan.assignment.policies if name in remote}
 
     def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
         """policy -> the group of workers that samples for it; APIs are called from here."""
@@ -235,10 +220,8 @@ class OnRay(InProcess):
         of its own."""
         of_team = job.algorithm.spec.critic.of_team
         if of_team and self.config.training.critic_model is None:
-            base = next(
-                candidate for candidate in self.bases if learners[0].policy in candidate.names
-            )
-            lent = base.recipe.load()[learners[0].policy]  # its weights initialise the critic
+            name = learners[0].policy  # its weights initialise the critic
+            lent = next(base for base in self.bases if name in base.names).recipe.load()[name]
             learners = [SimpleNamespace(weights_of=lent)]
         return super().make_critics(job, learners, policies)
 

@@ -236,7 +236,7 @@ def arithmetic_of(
     if free is None:
         free = free_memory(torch.device("cuda" if device == "cuda" else "cpu"))
     templates = [env.template for env in plan.trained_environments]
-    alone = [env_template.max_turns for env_template in templates if len(env_template.agents) == 1]
+    alone = [template.max_turns for template in templates if len(template.agents) == 1]
     return arithmetic(
         config,
         num_agents=len(assignment.policy_of),

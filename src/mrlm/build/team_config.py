@@ -70,13 +70,11 @@ def _policy(plan: PlayPlan, name: str) -> dict[str, Any]:
 
 
 def _agent(plan: PlayPlan, agent: str) -> dict[str, Any]:
-    section = plan.config.agents.get(agent)
-    prompt = section.system_prompt if section else None
-    prompt = plan.parts.system_prompt if prompt is None else prompt
+    section = plan.agent(agent)
     settings: dict[str, Any] = {"policy": plan.assignment.policy_of[agent]}
-    if prompt is not None:
-        settings["system_prompt"] = prompt
-    if section and section.generation:
+    if section.system_prompt is not None:
+        settings["system_prompt"] = section.system_prompt
+    if section.generation:
         settings["generation"] = dict(section.generation)
     return settings
 

@@ -69,8 +69,5 @@ class EngineConfig(Section):
 
     def of_server(self) -> dict[str, Any]:
         """The set keys that only server engines have."""
-        settings: dict[str, Any] = {}
-        for key in type(self).model_fields:
-            if key not in OWN_KEYS and getattr(self, key) is not None:
-                settings[key] = getattr(self, key)
-        return settings
+        settings = {key: value for key, value in self if key not in OWN_KEYS}
+        return {key: value for key, value in settings.items() if value is not None}

@@ -138,7 +138,7 @@ def algorithm_fields(algorithm: type[Any]) -> dict[str, Any]:
         else:
             described = base.__dict__.get("__pydantic_fields__", {})
         defaults |= {
-            name: field.get_default(call_default_factory=True) for name, field in described.items()
+            n: field.get_default(call_default_factory=True) for n, field in described.items()
         }
     return defaults
 

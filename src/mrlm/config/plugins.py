@@ -18,10 +18,8 @@ _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 def accepted(plugin: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
     """The keyword parameters of a class or function, and whether it accepts any others."""
     parameters = inspect.signature(plugin).parameters
-    named = {
-        name: parameter for name, parameter in parameters.items() if parameter.kind in _KEYWORD
-    }
-    return named, any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    named = {name: item for name, item in parameters.items() if item.kind in _KEYWORD}
+    return named, any(item.kind is item.VAR_KEYWORD for item in parameters.values())
 
 
 def fitted_arguments(
