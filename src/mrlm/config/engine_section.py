@@ -69,5 +69,5 @@ class EngineConfig(Section):
 
     def of_server(self) -> dict[str, Any]:
         """The set keys that only server engines have."""
-        settings = {key: value for key, value in self if key not in OWN_KEYS}
-        return {key: value for key, value in settings.items() if value is not None}
+        names = [key for key in type(self).model_fields if key not in OWN_KEYS]
+        return {key: getattr(self, key) for key in names if getattr(self, key) is not None}

@@ -170,7 +170,9 @@ class ExperimentConfig(Section):
         if made != [whole, *(stage.given() for _, stage in stages)]:  # first, or assigned to since
             stages = self._made_stages(whole)
             self._stage_configs = [whole, *(stage.given() for _, stage in stages)], stages
-        return list(stages)
+        return [
+            (section.name, stage) for section, (_, stage) in zip(self.stages, stages, strict=True)
+        ]
 
     def _made_stages(self, values: Mapping[str, Any]) -> list[tuple[str, "ExperimentConfig"]]:
         base = {key: value for key, value in values.items() if key != "stages"}

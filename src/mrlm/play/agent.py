@@ -176,10 +176,8 @@ class Agent:
         try:
             if self.settings.chat is not None:
                 return self.settings.chat.prompt(seen, after=self._last_own(seen))
-            own_positions = [
-                position for position, entry in enumerate(seen) if id(entry.turn) in self._prompts
-            ]
-            fresh = seen[own_positions[-1] + 1 :] if own_positions else seen
+            own = [at for at, message in enumerate(seen) if id(message.turn) in self._prompts]
+            fresh = seen[own[-1] + 1 :] if own else seen
             text = "\n".join(message.content for message in fresh)
             return Prompt(well_formed(text, "a text of a conversation"), [])
         except DataError as error:

@@ -41,9 +41,8 @@ class BoardRecorder:
     def failed(self, episode: Episode, error: Exception) -> None:
         """Logs an error of `render`."""
         if (kind := origin(error)) in self._known:
-            log.debug(
-                "episode %s: its board failed in the same place: %s", episode.id, title(error)
-            )
+            text = "episode %s: its board failed in the same place: %s"
+            log.debug(text, episode.id, title(error))
             return
         self._known.add(kind)
         where = f"environment {episode.environment!r}, episode {episode.id}"

@@ -30,9 +30,8 @@ class Failures:
         episodes = [episode for group in groups for episode in group]
         if not episodes or not all(item.failed or _unread(item) for item in episodes):
             return groups
-        error = AllFailedError(
-            f"all {len(episodes)} episodes failed; the first: {episodes[0].error}"
-        )
+        first = episodes[0].error
+        error = AllFailedError(f"all {len(episodes)} episodes failed; the first: {first}")
         error.episodes = episodes
         raise error from self.latest
 

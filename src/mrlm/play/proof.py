@@ -161,9 +161,8 @@ def _cached(env: Environment, split: Split, places: Sequence[int]) -> Path | Non
         return None
     rows = [table.row(index, split)[1] for index in places]
     settings = {name: repr(value) for name, value in vars(env).items() if name[0] != "_"}
-    text = json.dumps(
-        [importlib.metadata.version("mrlm"), type(env).__name__, settings, rows], default=str
-    )
+    version = importlib.metadata.version("mrlm")
+    text = json.dumps([version, type(env).__name__, settings, rows], default=str)
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return folder / "proofs" / f"{key}.json"
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -85,12 +84,11 @@ def low_of(
             first.new_zeros(*shape, first.shape[1], dtype=dtype),
             first.new_zeros(*shape, sum(widths), dtype=dtype),
         )
-    starts = accumulate([0, *widths])
-    for number, (loras, width, start) in enumerate(
-        zip(loras_of_maps, widths, starts, strict=False)
-    ):
+    start = 0
+    for number, (loras, width) in enumerate(zip(loras_of_maps, widths, strict=True)):
         rows = slice(number * rank, (number + 1) * rank)
         _write(loras, low.down[:, rows], low.up[:, rows, start : start + width])
+        start += width
     return low
 
 

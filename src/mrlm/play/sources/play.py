@@ -128,10 +128,9 @@ class Play(EpisodeSource):
         settings_of = self.settings_of
         if self.assign_opponents is not None:
             settings_of = self.assign_opponents(env, index, settings_of)
+        lineups = [settings_of] * (self.group_size + self.surplus)
         keep = self.group_size if self.surplus else None
-        return PlannedTask(
-            env, "train", index, [settings_of] * (self.group_size + self.surplus), keep=keep
-        )
+        return PlannedTask(env, "train", index, lineups, keep=keep)
 
     async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
         """Plays held-out tasks, always the same ones: about `episodes` of them over all
@@ -354,9 +353,8 @@ class Play(EpisodeSource):
         self, settings: AgentSettings, episode: Episode, environment: Environment, key: Key
     ) -> Agent:
         if ask := self.persons.get(settings.name):
-            return TextAgent(
-                settings, episode, None, key, lambda own, seen: ask(own.name, settings.view(seen))
-            )
+            own = settings
+            return TextAgent(own, episode, None, key, lambda _, seen: ask(own.name, own.view(seen)))
         if self.demonstrate or settings.sampler == EXPERT:
             return TextAgent(settings, episode, None, key, partial(_expert, environment, episode))
         if own := environment.stops.get(settings.name):
