@@ -170,9 +170,8 @@ class ExperimentConfig(Section):
         if made != [whole, *(stage.given() for _, stage in stages)]:  # first, or assigned to since
             stages = self._made_stages(whole)
             self._stage_configs = [whole, *(stage.given() for _, stage in stages)], stages
-        return [
-            (section.name, stage) for section, (_, stage) in zip(self.stages, stages, strict=True)
-        ]
+        names = [section.name for section in self.stages]
+        return [(name, stage) for name, (_, stage) in zip(names, stages, strict=True)]
 
     def _made_stages(self, values: Mapping[str, Any]) -> list[tuple[str, "ExperimentConfig"]]:
         base = {key: value for key, value in values.items() if key != "stages"}

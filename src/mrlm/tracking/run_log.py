@@ -179,9 +179,9 @@ class RunLog:
         numbers = {name: finite(value) for name, value in metrics.items()}
         line = {"step": step, "time": round(time.time(), 3), **numbers}
         self._append(self._metrics, [line])
-        finite_metrics = {name: value for name, value in numbers.items() if value is not None}
-        self._tell(f"at step {step}", lambda tracker: tracker.log(step, finite_metrics))
-        self._console.log(step, finite_metrics, shown=step % self._every == 0)
+        known = {name: value for name, value in numbers.items() if value is not None}
+        self._tell(f"at step {step}", lambda tracker: tracker.log(step, known))
+        self._console.log(step, known, shown=step % self._every == 0)
         self._examine(line)
 
     @property
@@ -317,6 +317,5 @@ class RunLog:
             raise self._unwritable(Path(file.name), error) from error
 
     def _unwritable(self, path: Path, error: OSError) -> TrainingError:
-        return TrainingError(
-            f"{path} cannot be written: {error.strerror}; {after_room(self.folder)}"
-        )
+        reason = f"{error.strerror}; {after_room(self.folder)}"
+        return TrainingError(f"{path} cannot be written: {reason}")

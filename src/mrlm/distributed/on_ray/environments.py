@@ -139,9 +139,8 @@ class RayEnvironment(Environment):
         if not self._open:
             self._open = True
             await self.pool.ask(self.number, "open", self.name)
-        answer, (self.agents, self.max_turns) = await self.pool.ask(
-            self.number, "call", what, *arguments
-        )
+        reply = await self.pool.ask(self.number, "call", what, *arguments)
+        answer, (self.agents, self.max_turns) = reply
         return answer
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> "RayEnvironment":
