@@ -105,17 +105,15 @@ def _row(episode: "Episode") -> dict[str, Any]:
     from mrlm.core.messages import write_message
     from mrlm.training.metrics import component_sums
 
+    rollouts = episode.rollouts.items()
     return {
         "id": episode.id,
         "environment": episode.environment,
         "task_id": episode.task.id,
         "reward": None if episode.failed else episode.reward,
-        "agents": {name: rollout.reward for name, rollout in episode.rollouts.items()},
+        "agents": {name: rollout.reward for name, rollout in rollouts},
         "components": component_sums(episode),
-        "messages": {
-            name: [write_message(message) for message in rollout.messages]
-            for name, rollout in episode.rollouts.items()
-        },
+        "messages": {name: [*map(write_message, rollout.messages)] for name, rollout in rollouts},
         "status": episode.status,
         "error": episode.error,
     }
