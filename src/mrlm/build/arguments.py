@@ -65,10 +65,8 @@ def paths_of_words() -> Mapping[str, list[str]]:
         if isinstance(kind, type) and issubclass(kind, Section):
             for name in kind.model_fields:
                 paths.setdefault(name, []).append(f"{section}.{name}")
-    return {
-        name: [p for p in full_paths if p.startswith("training.")] or full_paths
-        for name, full_paths in paths.items()
-    }
+    own = {name: [p for p in full if p.startswith("training.")] for name, full in paths.items()}
+    return {name: own[name] or full for name, full in paths.items()}
 
 
 def last_words() -> Mapping[str, str]:

@@ -183,10 +183,8 @@ def first_lengths(plan: RunPlan) -> FirstLengths | None:
     apart, answers = [0.0], [0]
     if plan.rows is None:
         texts = [turn[1].decode(turn[2]) for turn in turns]
-        apart = [
-            count * len(text.partition(ANSWER)[2]) / max(1, len(text))
-            for count, text in zip(prompts, texts, strict=True)
-        ]
+        pairs = zip(prompts, texts, strict=True)
+        apart = [n * len(text.partition(ANSWER)[2]) / max(1, len(text)) for n, text in pairs]
         answers = [text.count(ANSWER) for text in texts]
     prompt, completion, *others = map(fmean, (prompts, completions, apart, answers))
     return FirstLengths(round(prompt), round(completion), *others)

@@ -277,10 +277,8 @@ class OnRay(InProcess):
     def ready(self, run: Run, checkpoint: Path | None) -> None:
         """Stores the state in which the run begins."""
         self._origin = checkpoint
-        self._start = {
-            "source": copy.deepcopy(run.source.state_dict()),
-            "algorithm": copy.deepcopy(run.algorithm.state_dict()),
-        }
+        states = {"source": run.source.state_dict(), "algorithm": run.algorithm.state_dict()}
+        self._start = copy.deepcopy(states)
 
     def recover(self, run: Run, lost: WorkerLost) -> None:
         """Replaces lost workers and restores the last checkpoint, or the beginning if none is

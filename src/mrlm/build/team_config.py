@@ -104,8 +104,5 @@ def workflow_section(workflow: Workflow) -> dict[str, Any]:
     if isinstance(workflow, FunctionWorkflow):
         return {"name": source_of(workflow.function)}
     fields = dataclasses.fields(workflow) if dataclasses.is_dataclass(workflow) else ()
-    values = {field.name: getattr(workflow, field.name) for field in fields if field.init}
-    usual = {field.name: field.default for field in fields}
-    return {"name": source_of(workflow)} | {
-        name: value for name, value in values.items() if value != usual[name]
-    }
+    changed = [x.name for x in fields if x.init and getattr(workflow, x.name) != x.default]
+    return {"name": source_of(workflow)} | {name: getattr(workflow, name) for name in changed}

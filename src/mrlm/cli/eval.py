@@ -47,10 +47,8 @@ def eval(
         raise ConfigError("--samples above 1 needs --sampled: greedy episodes are all the same")
     count = num_episodes or section.episodes or EPISODES
     result = evaluate_model(loaded, count, plays, chosen, record)
-    summaries = {
-        name: summarize(list(tasks.values()), plays, success)
-        for name, tasks in _rewards(result.episodes).items()
-    }
+    rewards = _rewards(result.episodes).items()
+    summaries = {name: summarize([*tasks.values()], plays, success) for name, tasks in rewards}
     failed = sum(episode.failed for episode in result.episodes)
     how = "greedy" if chosen else "sampled"
     print(table(summaries))

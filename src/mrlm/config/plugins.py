@@ -49,11 +49,8 @@ def fitted_arguments(
             first = error.errors(include_url=False)[0]
             expected = str(first["msg"]).removeprefix("Input should be ").split(", ")[0]
             problems.append(Problem(where, f"{name} must be {expected}, not {show(value)}"))
-    missing = [
-        name
-        for name, parameter in named.items()
-        if parameter.default is parameter.empty and name not in passed
-    ]
+    needed = [name for name, item in named.items() if item.default is item.empty]
+    missing = [name for name in needed if name not in passed]
     problems += [Problem(where, f"the argument {name!r} is required") for name in missing]
     if problems:
         raise InvalidConfig(problems)

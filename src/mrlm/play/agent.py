@@ -189,9 +189,8 @@ class Agent:
             raise EpisodeError(f"agent {self.name!r} has no engine")
         key = self._key(turn)
         policy = self.settings.sampler or turn.policy
-        completion = await self.batcher.generate(
-            Request(policy, turn.prompt_ids, turn.sampling, seed_of(key), key, seen)
-        )
+        request = Request(policy, turn.prompt_ids, turn.sampling, seed_of(key), key, seen)
+        completion = await self.batcher.generate(request)
         count("read", self.name, len(turn.prompt_ids))
         count("sampled", self.name, len(completion.token_ids))
         turn.completion_ids, turn.logprobs = completion.token_ids, completion.logprobs

@@ -117,7 +117,5 @@ def _played(
 
 def _transcript(episode: Episode) -> list[tuple[str, float, list[str]]]:
     """The messages, rewards and prompts of an episode."""
-    return [
-        (agent, rollout.reward, [message.content for message in rollout.messages])
-        for agent, rollout in episode.rollouts.items()
-    ]
+    rollouts = episode.rollouts.items()
+    return [(agent, x.reward, [m.content for m in x.messages]) for agent, x in rollouts]

@@ -272,10 +272,8 @@ class RunLog:
         """State for checkpoints: of the trackers (one that is not in use keeps its earlier state),
         and of the rules, so that a run continues without reading its metrics."""
         trackers = {name: tracker.state() for name, tracker in self._trackers.items()}
-        return {
-            "trackers": self._kept | trackers,
-            "doctor": self._examination.state_dict() if self._rules else None,
-        }
+        doctor = self._examination.state_dict() if self._rules else None
+        return {"trackers": self._kept | trackers, "doctor": doctor}
 
     def history(self) -> list[dict[str, Any]]:
         """All rows of metrics, including those before a resume."""

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mrlm.core.environment import Environment
@@ -76,11 +77,8 @@ class EnvironmentPool:
 
     def spread(self, spec: EnvironmentSpec) -> EnvironmentSpec:
         """The spec of a run with its episodes played in workers, and again if one is lost."""
-        return replace(
-            spec,
-            make=lambda: RayEnvironment(self, spec.name, spec.template),
-            retries=max(1, spec.retries),
-        )
+        make = partial(RayEnvironment, self, spec.name, spec.template)
+        return replace(spec, make=make, retries=max(1, spec.retries))
 
     def post(self, number: int) -> WorkerSlot:
         return self.posts[number % len(self.posts)]

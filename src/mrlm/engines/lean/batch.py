@@ -86,11 +86,8 @@ class DecodingBatch:
             for request in requests
         ]
         self.stats.prompt += sum(len(request.prompt_ids) for request in requests)
-        order = sorted(
-            range(len(requests)),
-            key=lambda i: (len(requests[i].prompt_ids), requests[i].policy, requests[i].prompt_ids),
-        )
-        self.queue: deque[int] = deque(order)
+        keys = [(len(each.prompt_ids), each.policy, each.prompt_ids) for each in requests]
+        self.queue: deque[int] = deque(sorted(range(len(requests)), key=keys.__getitem__))
         self.width: int = max(request.sampling.max_new_tokens for request in requests)
         self.places: Places = Places(self.decoder, self.width, self.budget)
         self._start()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -80,10 +81,8 @@ def low_of(
     shape = len(loras_of_maps[0]), len(loras_of_maps) * rank
     low = old
     if low is None or low.down.shape[:2] != shape:
-        low = Low(
-            first.new_zeros(*shape, first.shape[1], dtype=dtype),
-            first.new_zeros(*shape, sum(widths), dtype=dtype),
-        )
+        zeros = partial(first.new_zeros, *shape, dtype=dtype)
+        low = Low(zeros(first.shape[1]), zeros(sum(widths)))
     start = 0
     for number, (loras, width) in enumerate(zip(loras_of_maps, widths, strict=True)):
         rows = slice(number * rank, (number + 1) * rank)

@@ -82,10 +82,8 @@ class Grouping:
         """
         where = f"{self.where}, row {index + 1}"
         self._note_unused(row, where)
-        conversations = [
-            (_with_columns(messages, row, where), reward)
-            for messages, reward in self._conversations(row, where)
-        ]
+        sides = self._conversations(row, where)
+        conversations = [(_with_columns(said, row, where), reward) for said, reward in sides]
         name = f"row-{index}"
         parts: list[dict[str, Rollout]] = [{} for _ in conversations]
         for settings in self._speakers(row, [messages for messages, _ in conversations]):
@@ -278,10 +276,8 @@ def _with_columns(messages: list[Message], row: Mapping[str, Any], where: str) -
             raise DataError(
                 f"{where}: loss_mask must be a list with an entry for each message, not {mask!r}"
             )
-        messages = [
-            replace(m, weight=m.weight if flag else 0.0)
-            for m, flag in zip(messages, mask, strict=True)
-        ]
+        pairs = zip(messages, mask, strict=True)
+        messages = [replace(m, weight=m.weight if flag else 0.0) for m, flag in pairs]
     if system:
         if not isinstance(system, str) or messages[0].role is Role.SYSTEM:
             raise DataError(f"{where}: column 'system' must be text, beside no system message")
