@@ -69,5 +69,8 @@ class EngineConfig(Section):
 
     def of_server(self) -> dict[str, Any]:
         """The set keys that only server engines have."""
-        names = [key for key in type(self).model_fields if key not in OWN_KEYS]
-        return {key: getattr(self, key) for key in names if getattr(self, key) is not None}
+        settings: dict[str, Any] = {}
+        for key in type(self).model_fields:
+            if key not in OWN_KEYS and getattr(self, key) is not None:
+                settings[key] = getattr(self, key)
+        return settings

@@ -170,8 +170,10 @@ class ExperimentConfig(Section):
         if made != [whole, *(stage.given() for _, stage in stages)]:  # first, or assigned to since
             stages = self._made_stages(whole)
             self._stage_configs = [whole, *(stage.given() for _, stage in stages)], stages
-        names = [section.name for section in self.stages]
-        return [(name, stage) for name, (_, stage) in zip(names, stages, strict=True)]
+        runs: list[tuple[str, ExperimentConfig]] = []
+        for section, (_, stage) in zip(self.stages, stages, strict=True):
+            runs.append((section.name, stage))
+        return runs
 
     def _made_stages(self, values: Mapping[str, Any]) -> list[tuple[str, "ExperimentConfig"]]:
         base = {key: value for key, value in values.items() if key != "stages"}
