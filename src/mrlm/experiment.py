@@ -1,7 +1,6 @@
 """Experiments: a config trained to its end, stage after stage, each from the models of the previous
 one; and a dry run that only reports."""
 
-import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig, diff, load_config, normalize
 from mrlm.config.paths import STAGE
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.process_group import Peers
 from mrlm.distributed import join
 from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
@@ -30,8 +30,6 @@ from mrlm.record.reader import METRICS, json_rows
 from mrlm.runs import ENDS, TrainResult, closed, handling, interrupt, latest
 from mrlm.training.adapted_callbacks import adapted
 from mrlm.training.run import Callback
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 MODELS = "models.json"
 """File of a stage that began with models of the previous one: policy -> its model's folder."""
@@ -111,17 +109,15 @@ def _run_stages(
         ):
             log.info("stage %s is finished", name)
         else:
-            unfinished = resume is not None and bool(
-                peers.first(partial(checkpoints, stage_folder))
-            )
-            if unfinished:
+            saved = resume is not None and peers.first(partial(checkpoints, stage_folder))
+            if saved:
                 _check_resumable(stage, stage_folder)
             joined = join(stage.distributed)
             if again:  # an environment has a model of an earlier stage
                 plan = plan_of(stage, parts, joined)
             else:
                 plan.config, plan.parts, plan.peers = with_precision(stage), parts, joined
-            run = run_of(plan, stage, stage_folder if unfinished else None)
+            run = run_of(plan, stage, stage_folder if saved else None)
             if peers.main:
                 _note_models(run.folder, parts)
             results[index] = closed(run)
@@ -214,9 +210,8 @@ def _note_models(folder: Path, parts: LiveObjects) -> None:
 
 def _nothing_left(folder: Path, last: Path, peers: Peers) -> TrainResult:
     """The result of an experiment whose stages were all finished before."""
-    log.info(
-        "%s: every stage is finished; raise training.num_iterations of the last to continue", folder
-    )
+    text = "%s: every stage is finished; raise training.num_iterations of the last to continue"
+    log.info(text, folder)
     rows = peers.first(lambda: list(json_rows(last, METRICS)))
     return TrainResult(latest(rows), rows, folder)
 
@@ -318,17 +313,15 @@ def _with_stages(stage: ExperimentConfig, folder: Path, before: Sequence[str]) -
             )
         return str(folder / f"{before.index(name) + 1}-{name}/final" / policy)
 
-    sections = stage.given()
+    sections, own = stage.given(), normalize.section_key(stage.training.algorithm)
     environments = sections.get("environments", [])
     evaluated = sections.get("evaluation", {}).get("environments", [])
-    own = normalize.section_key(stage.training.algorithm)
-    changes: dict[str, Any] = {"environments": [*map(place, environments)]}
-    changes["evaluation"] = {"environments": [*map(place, evaluated)]}
     teacher = sections.get(own, {}).get(TEACHER)
-    changes |= {} if teacher is None else {own: {TEACHER: trained(TEACHER, teacher)}}
-    usual = {"environments": environments, "evaluation": {"environments": evaluated}}
-    usual |= {} if teacher is None else {own: {TEACHER: teacher}}
-    return stage if changes == usual else stage.merged(changes)
+    placed = [*map(place, environments)], [*map(place, evaluated)], trained(TEACHER, teacher)
+    if placed == (environments, evaluated, teacher):
+        return stage
+    changes = {"environments": placed[0], "evaluation": {"environments": placed[1]}}
+    return stage.merged(changes | ({} if teacher is None else {own: {TEACHER: placed[2]}}))
 
 
 def _link_final(folder: Path, last: Path) -> None:

@@ -2,7 +2,6 @@
 command line, the trainers and `experiment.py`, and independent of them."""
 
 import json
-import logging
 import os
 import shutil
 import signal
@@ -11,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +24,7 @@ from mrlm.build.run import rehearse
 from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import WorkerLost
+from mrlm.core.log import log
 from mrlm.core.progress import counted, listening
 from mrlm.core.sync_async import run_async
 from mrlm.learn.checkpoint import checkpoints, step_of, write_folder, writing
@@ -42,8 +43,6 @@ from mrlm.training.profiler import Profiler
 from mrlm.training.run import Phase, Run
 from mrlm.training.saving import save
 from mrlm.training.stopping import watching
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 @dataclass(slots=True)
@@ -200,12 +199,10 @@ def closed(run: Run) -> TrainResult:
 
 def _note_sandboxes(folder: Path) -> None:
     """Record the sandboxes of a run, if there were any."""
-    sandboxes = opened()
+    sandboxes, file = opened(), folder / "sandbox.json"
     if sandboxes and folder.is_dir():
-        with writing(folder / "sandbox.json"):
-            (folder / "sandbox.json").write_text(
-                json.dumps(sandboxes, indent=2) + "\n", encoding="utf-8"
-            )
+        with writing(file):
+            file.write_text(json.dumps(sandboxes, indent=2) + "\n", encoding="utf-8")
 
 
 def evaluate(
@@ -234,20 +231,9 @@ def evaluate(
         metrics, groups = run_async(evaluate_groups(run, count, samples, greedy))
     if target is not None:
         config = _as_evaluated(run.config, count, samples, greedy)
-        vocabulary = run.folder / VOCABULARY
-
-        def write() -> None:
-            write_record(
-                target,
-                groups,
-                config,
-                metrics,
-                lambda folder: shutil.copy(vocabulary, folder),
-                step=run.step,
-                opponents=run.population.standing(),
-            )
-
-        run.peers.first(write)
+        copy = partial(shutil.copy, run.folder / VOCABULARY)
+        at = {"step": run.step, "opponents": run.population.standing()}
+        run.peers.first(lambda: write_record(target, groups, config, metrics, copy, **at))
     return EvalResult(metrics, [episode for group in groups for episode in group])
 
 

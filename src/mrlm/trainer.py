@@ -293,9 +293,8 @@ class Trainer:
 
     def _go_on(self, run: Run) -> None:
         """Prepare a run that was used before to continue for as many iterations."""
-        run.total_steps = run.step + total_steps(
-            self.config.training, run.spec, run.source.num_tasks()
-        )
+        more = total_steps(self.config.training, run.spec, run.source.num_tasks())
+        run.total_steps = run.step + more
         run.source.plan(run.total_steps)
         run.stopping = run.interrupted = False
         state = {"step": run.step, "parts": {"log": run.log.state()}}
@@ -346,8 +345,5 @@ def trainer_class(name: str, library: str = "") -> type[Trainer]:
 
 def compatible_names(library: str) -> dict[str, Callable[[], Any]]:
     """Public name -> factory, of the classes of `mrlm.trl` or `mrlm.comlrl`."""
-    made = {"config": config_class, "trainer": trainer_class}
-    return {
-        name: partial(made[face.kind], name, library)
-        for name, face in compatible_faces(library).items()
-    }
+    made, faces = {"config": config_class, "trainer": trainer_class}, compatible_faces(library)
+    return {name: partial(made[face.kind], name, library) for name, face in faces.items()}

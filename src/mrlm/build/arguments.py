@@ -65,10 +65,8 @@ def paths_of_words() -> Mapping[str, list[str]]:
         if isinstance(kind, type) and issubclass(kind, Section):
             for name in kind.model_fields:
                 paths.setdefault(name, []).append(f"{section}.{name}")
-    return {
-        name: [p for p in full_paths if p.startswith("training.")] or full_paths
-        for name, full_paths in paths.items()
-    }
+    own = {name: [p for p in full if p.startswith("training.")] for name, full in paths.items()}
+    return {name: own[name] or full for name, full in paths.items()}
 
 
 def last_words() -> Mapping[str, str]:
@@ -84,9 +82,7 @@ def with_paths(
     settings and the names of sections."""
     first = {*arguments, *WORDS, *(known_fields(algorithm) or ()), *SECTIONS}
     first |= {section_key(algorithm), *registry.names("algorithms")}
-    first |= {
-        argument for argument in words if any(name.endswith(f"_{argument}") for name in arguments)
-    }
+    first |= {word for word in words if any(name.endswith(f"_{word}") for name in arguments)}
     paths = {word: word if word in first else last_words().get(word, word) for word in words}
     return {paths[word]: value for word, value in words.items()}
 
@@ -239,13 +235,9 @@ def _same(first: Any, second: Any) -> bool:
 def environments_or_rows(data: Any, environment: Any = None) -> tuple[list[Any], Any]:
     """The second argument of a trainer, environments or rows, with its argument `environment`, as
     (environments, rows)."""
-    more = listed(environment)
-    if data is None:
-        return more, None
-    if _is_environment(data):
-        return [data, *more], None
-    if isinstance(data, list | tuple) and data and all(_is_environment(item) for item in data):
-        return [*data, *more], None
+    first, more = listed(data), listed(environment)
+    if first and all(map(_is_environment, first)):
+        return [*first, *more], None
     return more, data
 
 

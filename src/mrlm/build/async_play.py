@@ -93,9 +93,8 @@ def copies_of(plan: RunPlan, policies: dict[str, Policy]) -> dict[str, Policy]:
     overlap."""
     if not plan.config.training.max_lag:
         return policies
-    return mirrored(
-        policies, [name for name in policies if plan.assignment.policies[name].trainable]
-    )
+    sections = plan.assignment.policies
+    return mirrored(policies, [name for name in policies if sections[name].trainable])
 
 
 @contextmanager

@@ -100,8 +100,7 @@ def check_teachers(plan: RunPlan) -> None:
     if spec.endpoint is not None:
         RemoteTeacher(spec.endpoint)
         for agent in plan.assignment.trained:
-            section = config.agents.get(agent)
-            sampling = config.generation.sampling(**(section.generation if section else {}))
+            sampling = config.generation.sampling(**plan.agent(agent).generation)
             if sampling.temperature != 1:
                 raise ConfigError(
                     f"agent {agent!r} samples at temperature {sampling.temperature:g}, and an "

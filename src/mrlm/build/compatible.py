@@ -126,12 +126,8 @@ def evaluated(
     elif "evaluation.episodes" in usual:
         changes |= {"episodes": min(section.episodes, rows)}
     set_keys = config.given().get("evaluation", {}).keys()
-    effective = {
-        k: v for k, v in changes.items() if k not in set_keys or f"evaluation.{k}" in usual
-    }
-    return config.merged({"evaluation": effective}), usual | {
-        f"evaluation.{key}" for key in effective
-    }
+    new = {k: v for k, v in changes.items() if k not in set_keys or f"evaluation.{k}" in usual}
+    return config.merged({"evaluation": new}), usual | {f"evaluation.{key}" for key in new}
 
 
 def _canonical(path: str) -> str:

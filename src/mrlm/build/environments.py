@@ -3,7 +3,6 @@
 
 import inspect
 import itertools
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,12 +13,11 @@ from mrlm.core import registry
 from mrlm.core.environment import TURN_SETTINGS, Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
+from mrlm.core.log import log
 from mrlm.play.proof import check_rows
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import Workflow, as_workflow
 from mrlm.sandbox import SandboxUnavailableError, open_sandbox
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 def make_environments(config: ExperimentConfig, parts: LiveObjects) -> list[EnvironmentSpec]:

@@ -1,13 +1,13 @@
 """The folder of a run: its path, the state of an earlier run there, and the log in it."""
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mrlm.build.lock import lock, renamed, unlock
+from mrlm.build.lock import lock, unlock
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.distributed.silent_log import SilentLog
 from mrlm.doctor.examination import make_rules
@@ -16,8 +16,6 @@ from mrlm.record.plan import RecordPlan
 from mrlm.tracking.run_log import RunLog
 from mrlm.training.input_digests import check_inputs, note_inputs
 from mrlm.training.rollback import settle
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 def open_log(
@@ -73,10 +71,10 @@ def run_folder(config: ExperimentConfig) -> Path:
 
 def set_aside(folder: Path) -> None:
     """Renames the folder of an earlier run to one with a number at its end."""
-    number = next(i for i in range(1, 10**6) if not Path(f"{folder}.{i}").exists())
-    folder.rename(f"{folder}.{number}")
-    renamed(folder, Path(f"{folder}.{number}"))
-    log.info("%s held an earlier run, renamed to %s.%d", folder, folder, number)
+    places = (Path(f"{folder}.{number}") for number in range(1, 10**6))
+    free = folder.rename(next(place for place in places if not place.exists()))
+    unlock(folder, renamed=free)
+    log.info("%s held an earlier run, renamed to %s", folder, free)
 
 
 def claim(folder: Path, earlier: bool) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from mrlm.build.engines import make_engines
-from mrlm.build.policies import load_policies, make_settings
+from mrlm.build.policies import PlayPlan, load_policies, make_settings
 from mrlm.build.run_plan import play_plan
 from mrlm.build.sources import play_of
 from mrlm.config import ExperimentConfig
@@ -47,23 +47,22 @@ def open_table(
     settings_of = make_settings(rest, policies) if others == "policy" else {}
     chat = Chat(load_tokenizer(tiny_model.NAME))
     settings_of = {
-        agent_name: settings_of.get(agent_name) or _settings_of(config, agent_name, policy, chat)
-        for agent_name, policy in assignment.policy_of.items()
+        agent: settings_of.get(agent) or _settings_of(plan, agent, policy, chat)
+        for agent, policy in assignment.policy_of.items()
     }
     engines = make_engines(rest, policies)
     calls = {"persons": {name: ask}, "on_step": on_step, "on_reset": on_reset}
     return play_of(plan, settings_of, engines, demonstrate=others == "expert", **calls), name
 
 
-def _settings_of(config: ExperimentConfig, agent: str, policy: str, chat: Chat) -> AgentSettings:
+def _settings_of(plan: PlayPlan, agent: str, policy: str, chat: Chat) -> AgentSettings:
     """Settings of an agent without a model: no message is too long."""
-    section = config.agents.get(agent)
     return AgentSettings(
         name=agent,
         policy=policy,
         chat=chat,
-        sampling=replace(config.generation.sampling(), max_new_tokens=1),
+        sampling=replace(plan.config.generation.sampling(), max_new_tokens=1),
         max_prompt_tokens=sys.maxsize,
-        system_prompt=section.system_prompt if section else None,
+        system_prompt=plan.agent(agent).system_prompt,
         trained=False,
     )

@@ -29,11 +29,9 @@ def refuse_idle(*stages: Verdicts) -> None:
     for path, why in (item for stage in stages for item in stage.items()):
         if why is None or path not in reasons:
             reasons[path] = why
-    problems = [
-        Problem(path, f"changes nothing because {why}") for path, why in reasons.items() if why
-    ]
-    if problems:
-        raise InvalidConfig(problems)
+    idle = {path: f"changes nothing because {why}" for path, why in reasons.items() if why}
+    if idle:
+        raise InvalidConfig([Problem(path, text) for path, text in idle.items()])
 
 
 def verdicts(plan: RunPlan) -> Verdicts:

@@ -60,11 +60,9 @@ def make_critics(
     if not mixed:
         return [CentralCritic(body, settings, chats)]
     rate = settings.critic_learning_rate or MIXER_LEARNING_RATE
-    seed = seed_of((config.training.seed, "mixer")) >> 1
+    seed, agents = seed_of((config.training.seed, "mixer")) >> 1, list(plan.assignment.policy_of)
     settings = replace(settings, critic_learning_rate=rate)
-    return [
-        MixedCritic(body, settings, chats, list(plan.assignment.policy_of), critic.mixing, seed)
-    ]
+    return [MixedCritic(body, settings, chats, agents, critic.mixing, seed)]
 
 
 def _settings(plan: PlayPlan, policy: PolicyConfig, job: LearningJob) -> LearnerSettings:

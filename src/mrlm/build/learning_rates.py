@@ -1,14 +1,12 @@
 """Warnings of learning rates that are far from the usual ones of what is trained."""
 
-import logging
 from collections.abc import Sequence
 
 from mrlm.build.in_process import TINY
 from mrlm.build.policies import is_adapter
 from mrlm.build.run_plan import RunPlan
+from mrlm.core.log import log
 from mrlm.learn.learner import Learner
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 USUAL = {True: (1e-4, 5e-4), False: (1e-6, 2e-5)}
 """Whether it is an adapter -> least and largest usual rate, of pretrained models with Adam."""

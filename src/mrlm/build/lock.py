@@ -73,24 +73,15 @@ def is_written(folder: Path) -> bool:
         os.close(file)
 
 
-def unlock(folder: Path) -> None:
-    """Release a folder that this process has locked."""
-    file = _held.pop(os.path.realpath(folder), None)
+def unlock(folder: Path, renamed: Path | None = None) -> None:
+    """Release a folder that this process has locked; `renamed` is where it is by now."""
+    file, place = _held.pop(os.path.realpath(folder), None), renamed or folder
     if file is None:
         return
-    if _is_current(file, folder):
+    if _is_current(file, place):
         with suppress(OSError):
-            (folder / LOCK).unlink()
+            (place / LOCK).unlink()
     os.close(file)
-
-
-def renamed(folder: Path, target: Path) -> None:
-    """Release a folder that was renamed."""
-    file = _held.pop(os.path.realpath(folder), None)
-    if file is not None:
-        with suppress(OSError):
-            (target / LOCK).unlink()
-        os.close(file)
 
 
 @contextmanager

@@ -27,9 +27,8 @@ def check_machine(folder: Path) -> Iterator[Check]:
     yield Check("versions", "ok", f"python {platform.python_version()}, {', '.join(versions)}")
     yield _gpu()
     memory = psutil.virtual_memory()
-    yield Check(
-        "memory", "ok", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"
-    )
+    room = f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"
+    yield Check("memory", "ok", room)
     yield _threads()
     yield _sandbox()
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -56,8 +55,7 @@ def _gpu() -> Check:
 
 def _threads() -> Check:
     """More threads than cores slow every step down."""
-    cores = processors()
-    threads = torch.get_num_threads()
+    cores, threads = processors(), torch.get_num_threads()
     text = f"{threads} threads of torch on {cores} cores"
     if threads > cores:
         return Check("threads", "warn", f"{text}; set OMP_NUM_THREADS or training.threads")

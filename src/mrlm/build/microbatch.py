@@ -1,16 +1,14 @@
 """The tokens of a micro-batch, where `training.max_tokens_per_microbatch` is `auto`."""
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mrlm.build.policies import PlayPlan
+from mrlm.core.log import log
 from mrlm.learn.policy.loading import free_memory
 from mrlm.learn.policy.policy import Policy
 from mrlm.planning.memory import MOST_TOKENS, tokens_in
 from mrlm.planning.model_shape import shape_in
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 def microbatch_tokens(

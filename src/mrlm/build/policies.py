@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.build.precision import set_tf32
-from mrlm.config import ExperimentConfig, ModelConfig, PolicyConfig
+from mrlm.config import AgentConfig, ExperimentConfig, ModelConfig, PolicyConfig
 from mrlm.config.policy_sections import lora_of
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.fast.cpu_backends import keep_freed_memory, limit_kept_kernels
 from mrlm.learn.policy.incoming import Incoming, changes_base, is_peft, live_adapter, take_adapter
@@ -32,8 +33,6 @@ from mrlm.play.agent import AgentSettings, seed_of
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import Workflow
 from mrlm.training.run import Callback
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 MUCH = 100_000_000  # bytes of the copies of a model that are worth a warning
 
@@ -103,6 +102,13 @@ class PlayPlan:
     assignment: PolicyAssignment
     peers: Peers = ALONE
 
+    def agent(self, name: str) -> AgentConfig:
+        """The section of an agent, with the system prompt of agents that have none."""
+        section = self.config.agents.get(name) or AgentConfig()
+        if section.system_prompt is not None:
+            return section
+        return section.model_copy(update={"system_prompt": self.parts.system_prompt})
+
     def only(self, agents: Collection[str], policies: Collection[str]) -> "PlayPlan":
         """The plan of some agents and policies alone."""
         of = {agent: name for agent, name in self.assignment.policy_of.items() if agent in agents}
@@ -169,10 +175,8 @@ def _check_agents(
             f"{', '.join(all_agents)}; give the workflow the names of your agents, or rename them"
         )
     for agent in idle:
-        near = difflib.get_close_matches(
-            agent, set(all_agents) - set(config.agents), n=1, cutoff=0.75
-        )
-        if near:
+        others = set(all_agents) - set(config.agents)
+        if near := difflib.get_close_matches(agent, others, n=1, cutoff=0.75):
             text = "no environment has an agent of this name; did you mean"
             raise ConfigError(f"agents.{agent}: {text} {near[0]!r}?")
     for env in environments:
@@ -274,8 +278,7 @@ def bases_of(plan: PlayPlan) -> list[list[str]]:
         kind = "path" if paths[name] in bases else "frozen"
         key = ("live", id(live)) if live is not None else (kind, paths[name])
         shares = is_adapter(plan, name) or not every[name].trainable
-        if shares and changes_base(start_of(plan, name)):
-            shares = False
+        shares = shares and not changes_base(start_of(plan, name))
         grouped.setdefault(key if shares else ("own", name), []).append(name)
     return list(grouped.values())
 
@@ -349,14 +352,11 @@ def make_settings(
     settings_of: dict[str, AgentSettings] = {}
     config, assignment = plan.config, assignment or plan.assignment
     for agent, policy_name in assignment.policy_of.items():
-        section = config.agents.get(agent)
-        sampling = config.generation.sampling(**(section.generation if section else {}))
-        prompt = section.system_prompt if section else None
-        prompt = plan.parts.system_prompt if prompt is None else prompt
+        section = plan.agent(agent)
+        sampling = config.generation.sampling(**section.generation)
         if assignment.policies[policy_name].endpoint is not None:  # only its server tokenises
-            settings_of[agent] = AgentSettings(
-                agent, policy_name, None, sampling, 0, prompt, trained=False
-            )
+            alone = policy_name, None, sampling, 0, section.system_prompt
+            settings_of[agent] = AgentSettings(agent, *alone, trained=False)
             continue
         policy = policies[policy_name]
         room = policy.max_context - sampling.max_new_tokens
@@ -379,7 +379,7 @@ def make_settings(
             chat=policy.chat,
             sampling=sampling,
             max_prompt_tokens=limit,
-            system_prompt=prompt,
+            system_prompt=section.system_prompt,
             trained=assignment.policies[policy_name].trainable,
         )
     return settings_of

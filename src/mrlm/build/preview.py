@@ -64,15 +64,9 @@ def defaults_that_matter(plan: RunPlan, printed: set[str]) -> list[str]:
     for name, section in sections.items():
         set_values = config.given().get(name) or {}
         values = resolved.get(name) or {}
-        default_names = [
-            setting for setting in values if setting not in set_values and _is_on(values[setting])
-        ]
-        verdicts = judged(section, default_names, facts)
-        effective = [
-            f"{setting}: {_plain(values[setting])}"
-            for setting in default_names
-            if verdicts[setting] is None
-        ]
+        usual = {k: v for k, v in values.items() if k not in set_values and _is_on(v)}
+        verdicts = judged(section, usual, facts)
+        effective = [f"{k}: {_plain(v)}" for k, v in usual.items() if verdicts[k] is None]
         new = [setting for setting in effective if f"{name}.{setting}" not in printed]
         printed.update(f"{name}.{setting}" for setting in new)
         if new:
@@ -153,10 +147,10 @@ def first_prompts(plan: RunPlan, colour: bool) -> list[str]:
         lines[0] = lines[0][:-1] + f" ({ANSWER} is in place of completions):"
     for agent, tokenizer, ids, completion_ids, trained in turns:
         prompt, completion = tokenizer.decode(ids), tokenizer.decode(completion_ids)
-        note = "" if trained else " (not trained)"
+        drawn = _drawn(prompt, completion, trained, colour)
         lines += [
-            f"  {agent}{note}:",
-            textwrap.indent(_drawn(prompt, completion, trained, colour), "    "),
+            f"  {agent}{'' if trained else ' (not trained)'}:",
+            textwrap.indent(drawn, "    "),
         ]
     return lines
 
@@ -189,10 +183,8 @@ def first_lengths(plan: RunPlan) -> FirstLengths | None:
     apart, answers = [0.0], [0]
     if plan.rows is None:
         texts = [turn[1].decode(turn[2]) for turn in turns]
-        apart = [
-            count * len(text.partition(ANSWER)[2]) / max(1, len(text))
-            for count, text in zip(prompts, texts, strict=True)
-        ]
+        pairs = zip(prompts, texts, strict=True)
+        apart = [n * len(text.partition(ANSWER)[2]) / max(1, len(text)) for n, text in pairs]
         answers = [text.count(ANSWER) for text in texts]
     prompt, completion, *others = map(fmean, (prompts, completions, apart, answers))
     return FirstLengths(round(prompt), round(completion), *others)

@@ -3,7 +3,6 @@ recovers from a lost one. The cluster and the workers' code are in `distributed/
 
 import asyncio
 import copy
-import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from mrlm.config.ray_section import RayConfig, RayPolicyConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, WorkerLost
+from mrlm.core.log import log
 from mrlm.core.timing import count
 from mrlm.distributed.learning_job import LearningJob
 from mrlm.distributed.on_ray.actor_calls import WorkerSlot, begin
@@ -40,8 +40,6 @@ from mrlm.play.engine import Engine
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.training.run import Run
 from mrlm.training.saving import restore
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 KEY = "distributed.ray"
 
@@ -120,15 +118,8 @@ class OnRay(InProcess):
             if base.trained:
                 title = f"the learner of {base.title}"
                 base.home = post(title, RayWorker, worker_arguments, where.learner)
-                others = [
-                    post(
-                        f"{title} ({number} of {where.learners})",
-                        RayWorker,
-                        worker_arguments,
-                        where.learner,
-                    )
-                    for number in range(2, where.learners + 1)
-                ]
+                names = [f"{title} ({i} of {where.learners})" for i in range(2, where.learners + 1)]
+                others = [post(name, RayWorker, worker_arguments, where.learner) for name in names]
                 if others:
                     base.home = WorkerGroup(base.home, others, self.config.distributed.timeout)
             pool = where.learner if settings.colocated else where.engine
@@ -138,11 +129,8 @@ class OnRay(InProcess):
                 base.engines[-1].taught = _as_at_first
             base.engines = [base.home] if together else base.engines
             base.home = base.home if base.trained else base.engines[0]
-        titles = [f"the environment worker {i + 1}" for i in range(settings.environment_workers)]
-        spread = [
-            post(worker_title, EnvironmentWorker, (), settings.environment_pool)
-            for worker_title in titles
-        ]
+        names = [f"the environment worker {i + 1}" for i in range(settings.environment_workers)]
+        spread = [post(name, EnvironmentWorker, (), settings.environment_pool) for name in names]
         self.environments_at = EnvironmentPool(spread) if spread else None
         holding = sum(weights for _, weights in alone)
         mine, theirs = shares(holding, len(alone) - holding, list(pools.values()))
@@ -176,16 +164,11 @@ class OnRay(InProcess):
         for base, post, answer in calls:
             base.about = post.collect(answer)
         kwargs = self.config.model.chat_template_kwargs
-        remote_policies: dict[str, RemotePolicy] = {}
+        remote: dict[str, RemotePolicy] = {}
         for base in self.bases:
             for name, about in base.about.items():
-                chat = Chat(about.tokenizer, kwargs)
-                remote_policies[name] = RemotePolicy(name, about, chat, base.home)
-        return {
-            name: remote_policies[name]
-            for name in self.plan.assignment.policies
-            if name in remote_policies
-        }
+                remote[name] = RemotePolicy(name, about, Chat(about.tokenizer, kwargs), base.home)
+        return {name: remote[name] for name in self.plan.assignment.policies if name in remote}
 
     def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
         """policy -> the group of workers that samples for it; APIs are called from here."""
@@ -237,10 +220,8 @@ class OnRay(InProcess):
         of its own."""
         of_team = job.algorithm.spec.critic.of_team
         if of_team and self.config.training.critic_model is None:
-            base = next(
-                candidate for candidate in self.bases if learners[0].policy in candidate.names
-            )
-            lent = base.recipe.load()[learners[0].policy]  # its weights initialise the critic
+            name = learners[0].policy  # its weights initialise the critic
+            lent = next(base for base in self.bases if name in base.names).recipe.load()[name]
             learners = [SimpleNamespace(weights_of=lent)]
         return super().make_critics(job, learners, policies)
 
@@ -296,10 +277,8 @@ class OnRay(InProcess):
     def ready(self, run: Run, checkpoint: Path | None) -> None:
         """Stores the state in which the run begins."""
         self._origin = checkpoint
-        self._start = {
-            "source": copy.deepcopy(run.source.state_dict()),
-            "algorithm": copy.deepcopy(run.algorithm.state_dict()),
-        }
+        states = {"source": run.source.state_dict(), "algorithm": run.algorithm.state_dict()}
+        self._start = copy.deepcopy(states)
 
     def recover(self, run: Run, lost: WorkerLost) -> None:
         """Replaces lost workers and restores the last checkpoint, or the beginning if none is

@@ -128,9 +128,8 @@ class _Record:
             path, number = self._folder / f"{key}-{number}.jsonl", number + 1
         self._written.add(path.name)
         try:
-            lines = [
-                json.dumps(row, ensure_ascii=False) for _, row in find(source).rows(None, False)
-            ]
+            rows = find(source).rows(None, False)
+            lines = [json.dumps(row, ensure_ascii=False) for _, row in rows]
         except (DataError, TypeError, ValueError):  # splits by name, or values without a JSON form
             count = f" of {len(source)}" if hasattr(source, "__len__") else ""
             return f"{PROGRAM}{key}{count}"
@@ -195,15 +194,13 @@ def refuse_program(config: ExperimentConfig, parts: LiveObjects | None = None) -
     """Refuses a recorded config with live objects of a program that are not given again, as
     `parts`. Raises `ConfigError`: names them."""
     parts, set_values = parts or LiveObjects(), config.given()
-    sections = {
-        key: set_values.get(key) for key in ("environments", "workflow", "evaluation", "data")
+    live = {
+        "environments": bool(parts.environments),
+        "workflow": parts.workflow is not None,
+        "evaluation": False,
+        "data": parts.rows is not None,
     }
-    if parts.environments:
-        sections["environments"] = None
-    if parts.rows is not None:
-        sections["data"] = None
-    if parts.workflow is not None:
-        sections["workflow"] = None
+    sections = {key: set_values.get(key) for key, again in live.items() if not again}
     policies = set_values.get("policies", {}).items()
     sections["policies"] = {key: section for key, section in policies if key not in parts.models}
     if objects := list(_program(sections)):

@@ -1,7 +1,6 @@
 """Builds a `Run` from an `ExperimentConfig`: the only module that connects the parts and loads
 plug-ins by name."""
 
-import logging
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from mrlm.build.sources import amount, play_of, rows_of, source_of, total_steps
 from mrlm.build.team_config import team_config
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.sync_async import run_async
 from mrlm.distributed import join
@@ -45,8 +45,6 @@ from mrlm.record.vocabulary import write_vocabulary
 from mrlm.training.run import Run
 from mrlm.training.saving import restore
 from mrlm.training.weight_proof import exchange
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 def build(
@@ -238,7 +236,7 @@ def arithmetic_of(
     if free is None:
         free = free_memory(torch.device("cuda" if device == "cuda" else "cpu"))
     templates = [env.template for env in plan.trained_environments]
-    alone = [env_template.max_turns for env_template in templates if len(env_template.agents) == 1]
+    alone = [template.max_turns for template in templates if len(template.agents) == 1]
     return arithmetic(
         config,
         num_agents=len(assignment.policy_of),

@@ -128,15 +128,12 @@ def house_of(
     for name, path in named.items():
         folder, tokenizer = run_model(path), load_tokenizer(path)
         base = adapter_base(folder)
-        if base is None:
-            if path not in bases:
-                bases[path] = load_model(path, dtype, device=device)
-            policies[name] = Policy(name, bases[path], tokenizer)
-            continue
-        if base not in bases:
-            bases[base] = load_model(base, dtype, device=device)
-        bases[base] = load_adapter(bases[base], name, Path(folder))
-        policies[name] = Policy(name, bases[base], tokenizer, adapter=name)
+        source, adapter = (path, None) if base is None else (base, name)
+        if source not in bases:
+            bases[source] = load_model(source, dtype, device=device)
+        if adapter is not None:
+            bases[source] = load_adapter(bases[source], name, Path(folder))
+        policies[name] = Policy(name, bases[source], tokenizer, adapter=adapter)
     return HostedPolicies(policies, dict(named), prompts=prompts or {})
 
 
@@ -147,11 +144,8 @@ def house_of_team(folder: Path, dtype: str, device: str) -> HostedPolicies:
     if not file.is_file():
         raise ConfigError(f"--team {folder}: {file} does not exist; give a run or a pulled team")
     config = load_config(file)
-    named = {
-        agent: str(config.policies[section.policy or agent].model)
-        for agent, section in config.agents.items()
-        if config.policies[section.policy or agent].model is not None
-    }
+    policies = {name: config.policies[x.policy or name] for name, x in config.agents.items()}
+    named = {name: str(x.model) for name, x in policies.items() if x.model is not None}
     prompts = {agent: section.system_prompt for agent, section in config.agents.items()}
     return house_of(named, dtype, device, prompts)
 

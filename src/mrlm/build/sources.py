@@ -69,19 +69,9 @@ def play_of(
     **how: Any,
 ) -> Play:
     """A `Play` of the plan's environments, of a `kind`; the other arguments are those of `Play`."""
-    seed, timeout, peers = plan.config.training.seed, plan.config.engine.timeout, plan.peers
-    boards = plan.config.record.tokens != "none"
-    return kind(
-        plan.environments,
-        settings_of,
-        engines,
-        group_size,
-        seed,
-        timeout,
-        peers=peers.channel(),
-        boards=boards,
-        **how,
-    )
+    config, who = plan.config, (plan.environments, settings_of, engines)
+    how |= {"peers": plan.peers.channel(), "boards": config.record.tokens != "none"}
+    return kind(*who, group_size, config.training.seed, config.engine.timeout, **how)
 
 
 def source_of(
@@ -104,19 +94,15 @@ def source_of(
         if spec.sampling.rounds is None:
             return row_source
         rounds = spec.sampling.rounds.over(len(rows), config.training.batch_size)
-        channel = plan.peers.channel()
-        return SelfPlayPairs(
-            row_source, settings_of, engines, rounds, seed, config.engine.timeout, channel
-        )
+        how = rounds, seed, config.engine.timeout, plan.peers.channel()
+        return SelfPlayPairs(row_source, settings_of, engines, *how)
     collecting = spec.sampling.collection
     if collecting is not None:
-        batch_size = config.training.batch_size
         in_order = collecting.every == 1 and collecting.min_reward is None
         boards = _most_boards(plan) if in_order else None
-        play = play_of(
-            plan, settings_of, engines, demonstrate=collecting.demonstrate, most_boards=boards
-        )
-        return Collected(play, batch_size, collecting.every, collecting.min_reward)
+        how = {"demonstrate": collecting.demonstrate, "most_boards": boards}
+        play, training = play_of(plan, settings_of, engines, **how), config.training
+        return Collected(play, training.batch_size, collecting.every, collecting.min_reward)
     replays = spec.sampling.replays
     play = play_of(
         plan,

@@ -70,13 +70,11 @@ def _policy(plan: PlayPlan, name: str) -> dict[str, Any]:
 
 
 def _agent(plan: PlayPlan, agent: str) -> dict[str, Any]:
-    section = plan.config.agents.get(agent)
-    prompt = section.system_prompt if section else None
-    prompt = plan.parts.system_prompt if prompt is None else prompt
+    section = plan.agent(agent)
     settings: dict[str, Any] = {"policy": plan.assignment.policy_of[agent]}
-    if prompt is not None:
-        settings["system_prompt"] = prompt
-    if section and section.generation:
+    if section.system_prompt is not None:
+        settings["system_prompt"] = section.system_prompt
+    if section.generation:
         settings["generation"] = dict(section.generation)
     return settings
 
@@ -106,8 +104,5 @@ def workflow_section(workflow: Workflow) -> dict[str, Any]:
     if isinstance(workflow, FunctionWorkflow):
         return {"name": source_of(workflow.function)}
     fields = dataclasses.fields(workflow) if dataclasses.is_dataclass(workflow) else ()
-    values = {field.name: getattr(workflow, field.name) for field in fields if field.init}
-    usual = {field.name: field.default for field in fields}
-    return {"name": source_of(workflow)} | {
-        name: value for name, value in values.items() if value != usual[name]
-    }
+    changed = [x.name for x in fields if x.init and getattr(workflow, x.name) != x.default]
+    return {"name": source_of(workflow)} | {name: getattr(workflow, name) for name in changed}

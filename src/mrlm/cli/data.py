@@ -81,10 +81,10 @@ def _prepare(preset: DatasetPreset, out: Path | None, **how: Any) -> None:
         raise ConfigError(f"{folder} exists and was not made by mrlm data; give another --out")
     counts: dict[str, int] = {}
 
+    usable = partial(_usable, preset)
+
     def fill(target: Path) -> None:
-        counts.update(
-            prepare(preset, target, known=earlier, usable=partial(_usable, preset), **how)
-        )
+        counts.update(prepare(preset, target, known=earlier, usable=usable, **how))
 
     try:
         write_folder(folder, fill)  # an earlier one is kept until the new one is complete
@@ -92,10 +92,8 @@ def _prepare(preset: DatasetPreset, out: Path | None, **how: Any) -> None:
         raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from error
     rows = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     print(f"{preset.name}: {rows} rows in {folder}")
-    is_default = out is None or (
-        root is not None and folder.resolve() == (root / preset.name).resolve()
-    )
-    print(f"use it as dataset: {preset.name if is_default else folder}")
+    usual = None if root is None else (root / preset.name).resolve()
+    print(f"use it as dataset: {preset.name if folder.resolve() == usual else folder}")
 
 
 def _check(

@@ -71,9 +71,8 @@ def _alarms(run: Path, twin: Path | None, as_json: bool) -> bool:
     for stage, (count, total) in ready.items():
         where = f"{stage.name}: " if len(stages) > 1 else ""
         row = {"folder": str(stage), "ready": count, "rules": total}
-        print(
-            json.dumps(row) if as_json else f"{where}{count} of {total} rules had enough to look at"
-        )
+        text = f"{where}{count} of {total} rules had enough to look at"
+        print(json.dumps(row) if as_json else text)
     return bool(located or ended)
 
 
@@ -109,8 +108,7 @@ def _report(checks: "Iterable[Check]", as_json: bool) -> bool:
     for check in checks:
         failed |= check.verdict == "fail"
         if as_json:
-            row = {"check": check.name, "verdict": check.verdict, "text": check.text}
-            print(json.dumps(row))
+            print(json.dumps({"check": check.name, "verdict": check.verdict, "text": check.text}))
         else:
             first, *rest = check.text.splitlines()
             print("\n".join([f"{MARKS[check.verdict]}  {check.name:<10}  {first}", *rest]))

@@ -47,10 +47,8 @@ def eval(
         raise ConfigError("--samples above 1 needs --sampled: greedy episodes are all the same")
     count = num_episodes or section.episodes or EPISODES
     result = evaluate_model(loaded, count, plays, chosen, record)
-    summaries = {
-        name: summarize(list(tasks.values()), plays, success)
-        for name, tasks in _rewards(result.episodes).items()
-    }
+    rewards = _rewards(result.episodes).items()
+    summaries = {name: summarize([*tasks.values()], plays, success) for name, tasks in rewards}
     failed = sum(episode.failed for episode in result.episodes)
     how = "greedy" if chosen else "sampled"
     print(table(summaries))
@@ -105,17 +103,15 @@ def _row(episode: "Episode") -> dict[str, Any]:
     from mrlm.core.messages import write_message
     from mrlm.training.metrics import component_sums
 
+    rollouts = episode.rollouts.items()
     return {
         "id": episode.id,
         "environment": episode.environment,
         "task_id": episode.task.id,
         "reward": None if episode.failed else episode.reward,
-        "agents": {name: rollout.reward for name, rollout in episode.rollouts.items()},
+        "agents": {name: rollout.reward for name, rollout in rollouts},
         "components": component_sums(episode),
-        "messages": {
-            name: [write_message(message) for message in rollout.messages]
-            for name, rollout in episode.rollouts.items()
-        },
+        "messages": {name: [*map(write_message, rollout.messages)] for name, rollout in rollouts},
         "status": episode.status,
         "error": episode.error,
     }

@@ -174,10 +174,7 @@ def _written(name: str, answers: InitAnswers, folder: Path) -> dict[str, str]:
         """A path in the config: relative to it; a name as it is."""
         return json.dumps(os.path.relpath(path, folder) if Path(path).exists() else path)
 
-    lines = [
-        f"  {agent}: {{policy: shared, system_prompt: You are the {agent}.}}"
-        for agent in answers.agents
-    ]
+    section = "  {0}: {{policy: shared, system_prompt: You are the {0}.}}"
     words = {
         "the_team": name,
         "TheTeam": class_of(name),
@@ -185,7 +182,7 @@ def _written(name: str, answers: InitAnswers, folder: Path) -> dict[str, str]:
         "device": "cpu" if answers.device == "cpu" else "auto",
         "data": json.dumps(ROWS) if answers.data == EXAMPLES else named(answers.data),
         "workflow": json.dumps(answers.workflow),
-        "agents": "\n".join(lines),
+        "agents": "\n".join(map(section.format, answers.agents)),
         "algorithm": "magrpo" if several else "grpo",
         "episodes": "8" if answers.data == EXAMPLES else "32",
         "tokens": ("4" if answers.data == EXAMPLES else "16") if tiny else "256",
@@ -238,13 +235,11 @@ def _memory(loaded: "ExperimentConfig", device: str) -> str:
 
 def _closing(folder: Path, files: dict[str, str], device: str) -> str:
     config = f"--config {shlex.quote(str(folder / CONFIG))}"
-    return "\n".join(
-        [
-            "",
-            f"wrote {', '.join(files)} in {folder}; next:",
-            f"  python -m unittest discover -s {shlex.quote(str(folder))}",
-            f"  mrlm plan {config} --device {device}",
-            f"  mrlm train {config} --steps 3",
-            f"  mrlm train {config}",
-        ]
-    )
+    lines = [
+        f"\nwrote {', '.join(files)} in {folder}; next:",
+        f"  python -m unittest discover -s {shlex.quote(str(folder))}",
+        f"  mrlm plan {config} --device {device}",
+        f"  mrlm train {config} --steps 3",
+        f"  mrlm train {config}",
+    ]
+    return "\n".join(lines)

@@ -64,8 +64,7 @@ def _nothing(recorded: RecordedRun, episode: str | None) -> str:
     from mrlm.tracking.log_file import ended_in
 
     if not recorded.parts:
-        ended = ended_in(recorded.folder)
-        why = ended or "record.keep left them out"
+        why = ended_in(recorded.folder) or "record.keep left them out"
         return f"{recorded.folder}: no episodes are recorded: {why}"
     steps = f"steps {recorded.steps[0]} to {recorded.steps[-1]}"
     some = next(recorded.rows())["id"]
@@ -93,18 +92,10 @@ def _table(rows: Sequence[Mapping[str, Any]], limit: int) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row["agents"]))
     lines = [["step", "episode", "reward", *names, "tokens", "last message"]]
     for row in rows[:limit]:
-        agents = row["agents"]
-        turns = turns_of(row)
-        lines.append(
-            [
-                str(row["step"]),
-                row["id"],
-                "failed" if row["status"] == "error" else _number(row["reward"]),
-                *(_number(agents[name]["reward"]) if name in agents else "" for name in names),
-                str(sum(turn.get("tokens", 0) for turn in turns)),
-                _last(row)[:WIDTH],
-            ]
-        )
+        agents, tokens = row["agents"], sum(turn.get("tokens", 0) for turn in turns_of(row))
+        reward = "failed" if row["status"] == "error" else _number(row["reward"])
+        own = (_number(agents[name]["reward"]) if name in agents else "" for name in names)
+        lines.append([str(row["step"]), row["id"], reward, *own, str(tokens), _last(row)[:WIDTH]])
     more = len(rows) - limit
     return aligned(lines) + (f"\n... and {more} more (--limit N shows more)" if more > 0 else "")
 
@@ -131,19 +122,14 @@ def _episode(recorded: RecordedRun, episode: RecordedEpisode, column: str | None
     for entry in transcript(episode):
         turn = entry.turn
         if turn is None:
-            sender = f"{entry.sender} " if entry.sender else ""
-            lines.append(
-                f"  {entry.role} {sender}{f'to {entry.agent}' if several else ''}".rstrip()
-            )
-            lines[-1] += f": {entry.text}"
-            lines += _calls(entry)
+            reader = f"to {entry.agent}" if several else ""
+            words = filter(None, [str(entry.role), entry.sender, reader])
+            lines += [f"  {' '.join(words)}: {entry.text}", *_calls(entry)]
             continue
-        lines += _boards(boards, turn.row.get("step", 0))
-        lines += ["", _heading(turn)]
+        lines += [*_boards(boards, turn.row.get("step", 0)), "", _heading(turn)]
         if turn.row.get("why"):
             lines.append(f"  advantage: {turn.row['why']}")
-        lines.append(f"  {turn.text}")
-        lines += _calls(entry)
+        lines += [f"  {turn.text}", *_calls(entry)]
         if column is not None:
             lines += _tokens(recorded, turn, column)
     lines += _boards(boards)
@@ -192,10 +178,8 @@ def _tokens(recorded: RecordedRun, turn: RecordedTurn, column: str) -> Iterable[
     if column not in turn.columns:
         column_names = ", ".join(sorted(turn.columns))
         return [f"    (no column {column!r}; there are {column_names})"]
-    pieces = recorded.vocabulary.get(turn.policy, [])
-    texts = [
-        pieces[i].decode(errors="replace") if i < len(pieces) else str(i) for i in turn.ids.tolist()
-    ]
+    pieces, ids = recorded.vocabulary.get(turn.policy, []), turn.ids.tolist()
+    texts = [pieces[i].decode(errors="replace") if i < len(pieces) else str(i) for i in ids]
     numbers = turn.columns[column].tolist()
     return [f"    {value:+9.3f}  {text!r}" for text, value in zip(texts, numbers, strict=True)]
 

@@ -58,14 +58,11 @@ def written(kind: Kind, name: str) -> dict[str, str]:
     name, or an installed module has it."""
     check_name(name, f"NAME={name!r}", f"my_{kind}")
     example = EXAMPLES[kind]
-    patterns, replacements = (
-        (_title(identifier), class_of(identifier), identifier)
-        for identifier in (example.name, name)
-    )
-    words = dict(zip(patterns, replacements, strict=True))
+    forms = ((_title(each), class_of(each), each) for each in (example.name, name))
+    words = dict(zip(*forms, strict=True))
 
     def renamed(text: str) -> str:
-        return re.sub("|".join(patterns), lambda match: words[match[0]], text)
+        return re.sub("|".join(words), lambda match: words[match[0]], text)
 
     return {f"{name}.py": renamed(example.code), f"{name}.yaml": renamed(example.config)}
 

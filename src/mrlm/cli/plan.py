@@ -86,8 +86,8 @@ def memory_of(stage: ExperimentConfig, device: str) -> str:
 
     what = find_device(device)
     counts, lengths, needs = _counts(stage, what, None, (None, None, 0.0), (None, None, None, None))
-    lag = stage.training.max_lag
-    chosen = estimate.best(counts, lengths, what, "auto", 1, 1, needs, lag)
+    how = "auto", 1, 1, needs, stage.training.max_lag
+    chosen = estimate.best(counts, lengths, what, *how)
     return report.memory_text(counts, what, chosen)
 
 
@@ -145,9 +145,8 @@ def _counts(
         )
     plan.notes += note
     if mean is None and not plan.rows:
-        plan.notes.append(
-            "every completion is assumed to have maximal length; set --completion-tokens"
-        )
+        text = "every completion is assumed to have maximal length; set --completion-tokens"
+        plan.notes.append(text)
     mean = mean or generation.max_new_tokens
     longest = mean if run.rows is not None else generation.max_new_tokens
     spec = stage.algorithm_settings().spec

@@ -42,14 +42,12 @@ def play(
     more = [] if seed is None else [f"training.seed={seed}"]
     loaded = _experiment(config, [*(overrides or ()), *more], model, environment)
     terminal = Terminal(multiline)
-    table, name = open_table(
-        loaded, agent, terminal.ask, terminal.on_step, terminal.show_board, others
-    )
+    hooks = terminal.ask, terminal.on_step, terminal.show_board
+    table, name = open_table(loaded, agent, *hooks, others)
     terminal.name = name
     rest = ", ".join(f"{other} ({others})" for other in table.settings_of if other != name)
-    terminal.say(
-        f"You are {name}{f'; with you: {rest}' if rest else ''}. /help lists the commands."
-    )
+    you = f"{name}; with you: {rest}" if rest else name
+    terminal.say(f"You are {you}. /help lists the commands.")
 
     async def played() -> None:
         for number in range(1, episodes + 1):

@@ -20,16 +20,8 @@ def push(
     from mrlm.teams.hub import push as publish
     from mrlm.tracking.console import printable
 
-    done = publish(
-        run,
-        repository,
-        private=private,
-        dry_run=dry_run,
-        merge=merge,
-        base=base,
-        endpoint=endpoint,
-        page=page,
-    )
+    how = {"private": private, "dry_run": dry_run, "merge": merge}
+    done = publish(run, repository, **how, base=base, endpoint=endpoint, page=page)
     print(printable(aligned([(name, f"{size:,} bytes") for name, size in done.files.items()])))
     total = f"{len(done.files)} files, {sum(done.files.values()) / 1e6:.1f} MB"
     if done.url is None:

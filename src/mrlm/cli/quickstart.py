@@ -19,9 +19,7 @@ def quickstart(
 ) -> None:
     """Train two agents together on the embedded model, in two minutes on two cores, or on a
     pretrained one: `--model smollm2`, in ten."""
+    tiny = model in (None, NAME)
     overrides = [] if seed is None else [f"training.seed={seed}"]
-    if model is None or model == NAME:
-        train(overrides, config=CONFIG, output=output, steps=steps, quiet=quiet)
-        return
-    overrides.append(f"model.model_name_or_path={model}")
-    train(overrides, config=PRETRAINED, output=output, steps=steps, quiet=quiet)
+    overrides += [] if tiny else [f"model.model_name_or_path={model}"]
+    train(overrides, CONFIG if tiny else PRETRAINED, output, steps=steps, quiet=quiet)

@@ -73,10 +73,8 @@ def serve(
         arguments=arguments,
         hidden=(TOKEN, token_env) if token_env else (TOKEN,),
     )
-    hub = open_hub(
-        policy, policies_of, take_weights, weights_from, device, dtype, engine_timeout, team
-    )
-    _run(settings, hub, http_port, grace)
+    how = take_weights, weights_from, device, dtype, engine_timeout
+    _run(settings, open_hub(policy, policies_of, *how, team), http_port, grace)
 
 
 def _run(settings: Settings, hub: PolicyHub | None, http_port: int | None, grace: float) -> None:
@@ -220,14 +218,10 @@ def open_door(hub: PolicyHub, settings: Settings, port: int | None) -> Iterator[
     from mrlm.serving.protocol.security import check_exposure
 
     check_exposure(settings.host, settings.token, settings.tls_cert is not None)
-    door = HttpServer(
-        OpenAIHandler(hub, settings.token, AdmissionLimits(body=settings.max_message_bytes)),
-        settings.host,
-        port,
-        settings.tls_cert,
-        settings.tls_key,
-        settings.client_ca,
-    ).start()
+    limits = AdmissionLimits(body=settings.max_message_bytes)
+    handler = OpenAIHandler(hub, settings.token, limits)
+    guards = settings.tls_cert, settings.tls_key, settings.client_ca
+    door = HttpServer(handler, settings.host, port, *guards).start()
     try:
         yield door.url
     finally:

@@ -163,8 +163,7 @@ def closing(config: "ExperimentConfig", result: "TrainResult", again: str) -> st
     played = 1 + max((row.get("stage", 0) for row in result.history), default=0)
     for number, (name, _) in enumerate(stages[-played:]):  # finished ones are not repeated
         rows = [row for row in result.history if row.get("stage", 0) == number]
-        title = f"stage {name}: " if name else ""
-        lines += _came_to(rows, title)
+        lines += _came_to(rows, f"stage {name}: " if name else "")
     curve = learning_curve(rows)
     folder, last = result.run_folder, stages[-1][1]
     tries = [f"mrlm view {_word(folder)}", f"mrlm export {_word(folder)} -o run.html"]
@@ -175,15 +174,9 @@ def closing(config: "ExperimentConfig", result: "TrainResult", again: str) -> st
     if not config.stages:
         done = max((row["step"] for row in rows), default=1)
         tries.append(f"{again} training.num_iterations={2 * done}")
-    return "\n".join(
-        [
-            *(["", curve, ""] if curve else []),
-            *lines,
-            f"run folder: {folder} (the trained model is in {folder / 'final'})",
-            "try next:",
-            *(f"  {line}" for line in tries),
-        ]
-    )
+    lines = [*(["", curve, ""] if curve else []), *lines]
+    lines.append(f"run folder: {folder} (the trained model is in {folder / 'final'})")
+    return "\n".join([*lines, "try next:", *(f"  {line}" for line in tries)])
 
 
 def _came_to(rows: Sequence[Any], title: str) -> list[str]:
@@ -192,10 +185,8 @@ def _came_to(rows: Sequence[Any], title: str) -> list[str]:
     lines = []
     played = any(row.get("reward/mean") is not None for row in rows)
     trained = "reward/mean" if played else "loss"
-    for key, what in (
-        (trained, "loss" if trained == "loss" else "sampled reward"),
-        ("eval/reward/mean", "held-out evaluation"),
-    ):
+    sampled = "sampled reward" if played else "loss"
+    for key, what in ((trained, sampled), ("eval/reward/mean", "held-out evaluation")):
         values = [row[key] for row in rows if row.get(key) is not None]
         if values:
             size = max(1, len(values) // 10) if key == trained else 1

@@ -31,16 +31,8 @@ def why(
     from mrlm.replays.why import LIMITS
     from mrlm.replays.why import why as ask
 
-    result = ask(
-        run,
-        episode,
-        step=step,
-        agent=agent,
-        n=n,
-        against=against,
-        success=success,
-        announce=lambda cost: typer.echo(str(cost), err=as_json),
-    )
+    how = {"step": step, "agent": agent, "n": n, "against": against, "success": success}
+    result = ask(run, episode, **how, announce=lambda cost: typer.echo(str(cost), err=as_json))
     if as_json:
         print(json.dumps(result.record()))
     else:

@@ -30,9 +30,8 @@ HOME = {
 def _derived() -> dict[str, Callable[[], Any]]:
     from mrlm.config.flat_words import config_class
 
-    return {
-        name: partial(config_class, name) for name, face in faces().items() if face.kind == "config"
-    }
+    names = [name for name, face in faces().items() if face.kind == "config"]
+    return {name: partial(config_class, name) for name in names}
 
 
 __getattr__: Callable[[str], Any]

@@ -134,12 +134,6 @@ WORDS: dict[str, Word] = {
 """word -> its target. A field of the run's algorithm is a word too, and wins over this table."""
 
 
-def _fields() -> dict[str, Any]:
-    """The words as fields of a dataclass that are unset by default."""
-    kinds = {name: word.kind | None for name, word in WORDS.items()}
-    return {**dict.fromkeys(WORDS), "__annotations__": kinds}
-
-
 @dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
 class FlatWords:
     """A mixin of every algorithm's config class: a field for every flat word.
@@ -148,7 +142,8 @@ class FlatWords:
     validated by the section they belong to.
     """
 
-    vars().update(_fields())
+    vars().update(dict.fromkeys(WORDS))
+    vars().update(__annotations__={name: word.kind | None for name, word in WORDS.items()})
     face_of: ClassVar[Face | None] = None
     """Origin of the class."""
 

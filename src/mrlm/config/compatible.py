@@ -31,17 +31,13 @@ def compatible_faces(library: str) -> dict[str, Face]:
 def as_here(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords of a config without values that describe the behaviour here; of TRL's, with our name
     for `num_iterations`, and a list of one loss as that loss."""
-    remaining = {
-        name: value
-        for name, value in words.items()
-        if name not in face.same or value not in face.same[name]
-    }
-    if face.library == "trl" and "num_iterations" in remaining:
-        remaining["update_epochs"] = remaining.pop("num_iterations")
-    loss = remaining.get("loss_type")
+    rest = {name: value for name, value in words.items() if value not in face.same.get(name, ())}
+    if face.library == "trl" and "num_iterations" in rest:
+        rest["update_epochs"] = rest.pop("num_iterations")
+    loss = rest.get("loss_type")
     if isinstance(loss, list | tuple) and len(loss) == 1:
-        remaining["loss_type"] = loss[0]
-    return remaining
+        rest["loss_type"] = loss[0]
+    return rest
 
 
 def counted(face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

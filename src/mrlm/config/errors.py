@@ -85,22 +85,19 @@ def problems_of(error: ValidationError, model: type[Any], prefix: str = "") -> l
     problems = []
     for location, entries in grouped.items():
         several = [_problem({**entry, "loc": location}, model, prefix) for entry in entries]
-        texts = [
-            problem.text.removesuffix(f", not {show(entries[0]['input'])}") for problem in several
-        ]
-        text = " or ".join([texts[0], *(problem.removeprefix("must be ") for problem in texts[1:])])
+        end = f", not {show(entries[0]['input'])}"
+        texts = [problem.text.removesuffix(end) for problem in several]
+        text = " or ".join([texts[0], *(other.removeprefix("must be ") for other in texts[1:])])
         last = several[0].text.removeprefix(texts[0])
         problems.append(Problem(several[0].key, text + last))
     return problems
 
 
 def _problem(entry: Mapping[str, Any], model: type[Any], prefix: str) -> Problem:
-    location = [str(part) for part in entry["loc"] if part != "[key]"]
-    kind, value = entry["type"], entry["input"]
+    place = [*filter(None, [prefix]), *map(str, entry["loc"])]
+    kind, value, path = entry["type"], entry["input"], ".".join(place)
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        above = ".".join([*([prefix] if prefix else []), *location[:-1]])
-        return unknown_key(location[-1], _keys_at(model, entry["loc"][:-1]), above)
-    path = ".".join([*([prefix] if prefix else []), *location])
+        return unknown_key(place[-1], _keys_at(model, entry["loc"][:-1]), ".".join(place[:-1]))
     if kind in ("missing", "missing_keyword_only_argument", "missing_argument"):
         return Problem(path, "it is required")
     if kind == "value_error":
@@ -144,8 +141,4 @@ def _is_container(annotation: Any) -> bool:
 def _section_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    for argument in typing.get_args(annotation):
-        inner = _section_in(argument)
-        if inner is not None:
-            return inner
-    return None
+    return next(filter(None, map(_section_in, typing.get_args(annotation))), None)

@@ -27,11 +27,7 @@ LOADING = (
     *("load_in_4bit", "load_in_8bit"),
 )
 """Words inside `model_init_kwargs`."""
-STRATEGIES = {
-    "eval_strategy": "eval_steps",
-    "save_strategy": "save_steps",
-    "logging_strategy": "logging_steps",
-}
+STRATEGIES = {f"{what}_strategy": f"{what}_steps" for what in ("eval", "save", "logging")}
 """Words of transformers that say whether others count."""
 
 
@@ -137,9 +133,8 @@ def algorithm_fields(algorithm: type[Any]) -> dict[str, Any]:
             described = {n: base.__pydantic_fields__[n] for n in annotations if n in defaults}  # type: ignore[attr-defined]
         else:
             described = base.__dict__.get("__pydantic_fields__", {})
-        defaults |= {
-            name: field.get_default(call_default_factory=True) for name, field in described.items()
-        }
+        for name, field in described.items():
+            defaults[name] = field.get_default(call_default_factory=True)
     return defaults
 
 

@@ -1,6 +1,5 @@
 """Loading of an `ExperimentConfig` from a file and command line overrides."""
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,7 @@ from mrlm.config.experiment import ExperimentConfig
 from mrlm.config.trust import check, is_trusted
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-
-log: logging.Logger = logging.getLogger("mrlm")
+from mrlm.core.log import log
 
 Overrides = Sequence[str] | Mapping[str, Any]
 
@@ -46,10 +44,8 @@ def load_config(
             problem, with its dotted key; or it was pulled and needs trust.
     """
     path = Path(path).expanduser()
-    data, folder = read_settings(path, trust=trust), path.parent
-    return parse_config(
-        paths.absolute(data, folder, paths.known_paths(folder)), overrides, str(path)
-    )
+    data, known = read_settings(path, trust=trust), paths.known_paths(path.parent)
+    return parse_config(paths.absolute(data, path.parent, known), overrides, str(path))
 
 
 def read_settings(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]:
@@ -203,10 +199,9 @@ def _check_stages(
         if reached and differing:
             log.warning("override %s: %s", show(override.text), text)
         elif not reached:
-            unread = (
-                "no stage uses this section, so it changes nothing; write stages.<number>.<key>"
-            )
-            problems.append(Problem(path, text if differing else unread))
+            unread = "no stage uses this section, so it changes nothing"
+            why = text if differing else f"{unread}; write stages.<number>.<key>"
+            problems.append(Problem(path, why))
     if problems:
         raise InvalidConfig(problems)
 
@@ -226,9 +221,8 @@ def _own_settings(
         if first not in normalize.SECTIONS and first != section:
             continue
         changes = normalize.normalise(stage.changes, base=base)
-        stage_value = next(
-            (o for o, ours in _pairs(changes, path.split("."), value) if o != ours), UNSET
-        )
+        pairs = _pairs(changes, path.split("."), value)
+        stage_value = next((theirs for theirs, ours in pairs if theirs != ours), UNSET)
         if stage_value is UNSET:
             reached = True
         else:

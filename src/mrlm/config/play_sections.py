@@ -51,16 +51,14 @@ class GenerationConfig(_Sampling):
     max_prompt_tokens: Count | None = None
     """Maximum prompt length: a longer one ends the episode as truncated; by default the model's."""
 
-    matters: ClassVar[Mapping[str, Matters]] = {
-        **each_of(
-            " ".join(OFF),
-            lambda s, run: (
-                s.temperature > 0
-                or any(agent.generation.get("temperature") for agent in run.config.agents.values())
-            ),
-            "temperature is 0, so sampling is greedy; remove it",
-        )
-    }
+    matters: ClassVar[Mapping[str, Matters]] = each_of(
+        " ".join(OFF),
+        lambda s, run: (
+            s.temperature > 0
+            or any(agent.generation.get("temperature") for agent in run.config.agents.values())
+        ),
+        "temperature is 0, so sampling is greedy; remove it",
+    )
 
     def sampling(self, **overrides: Any) -> SamplingParams:
         """The sampling parameters, with some fields replaced. Raises `ConfigError`: an override is

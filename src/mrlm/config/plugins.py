@@ -18,10 +18,8 @@ _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 def accepted(plugin: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
     """The keyword parameters of a class or function, and whether it accepts any others."""
     parameters = inspect.signature(plugin).parameters
-    named = {
-        name: parameter for name, parameter in parameters.items() if parameter.kind in _KEYWORD
-    }
-    return named, any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    named = {name: item for name, item in parameters.items() if item.kind in _KEYWORD}
+    return named, any(item.kind is item.VAR_KEYWORD for item in parameters.values())
 
 
 def fitted_arguments(
@@ -51,11 +49,8 @@ def fitted_arguments(
             first = error.errors(include_url=False)[0]
             expected = str(first["msg"]).removeprefix("Input should be ").split(", ")[0]
             problems.append(Problem(where, f"{name} must be {expected}, not {show(value)}"))
-    missing = [
-        name
-        for name, parameter in named.items()
-        if parameter.default is parameter.empty and name not in passed
-    ]
+    needed = [name for name, item in named.items() if item.default is item.empty]
+    missing = [name for name in needed if name not in passed]
     problems += [Problem(where, f"the argument {name!r} is required") for name in missing]
     if problems:
         raise InvalidConfig(problems)

@@ -3,9 +3,16 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, WrapSerializer, WrapValidator, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    WrapSerializer,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
-from mrlm.config.base import Count, NotNegative, Positive, Reference, Section, Whole
+from mrlm.config.base import Count, NotNegative, Positive, Reference, Section, Whole, listed
 from mrlm.core.matters import Matters, each_of
 
 
@@ -36,7 +43,7 @@ class LoraConfig(Section):
     """Module name or pattern -> its alpha."""
     layers_to_transform: list[Whole] | None = None
     """Numbers of the blocks with an update; by default all."""
-    modules_to_save: list[str] | None = None
+    modules_to_save: Annotated[list[str] | None, BeforeValidator(listed)] = None
     """Modules that are trained whole and saved with the adapter."""
     trainable_token_indices: list[Whole] | None = None
     """Tokens whose embeddings are trained."""
@@ -47,11 +54,6 @@ class LoraConfig(Section):
         if value == [] or value == "":
             raise ValueError("must be 'all-linear' or a list of module names, not empty")
         return value
-
-    @field_validator("modules_to_save", mode="before")
-    @classmethod
-    def _listed(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
 
 
 def _false_or(value: Any, rest: Any) -> Any:

@@ -104,14 +104,7 @@ _Dumper.add_multi_representer(StrEnum, lambda dumper, value: dumper.represent_st
 
 def write(value: object) -> str:
     """Plain data as YAML text."""
-    return yaml.dump(
-        value,
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        width=100,
-        default_flow_style=False,
-    )
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _value(text: str, where: str) -> Any:

@@ -13,19 +13,17 @@ In a custom program:
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.sync_async import join_threads
 
 if TYPE_CHECKING:
     from mrlm.config import DistributedConfig
     from mrlm.distributed.process_group import ProcessGroup
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 Reduction = Literal["sum", "mean", "max", "min"]
 """The combination of the numbers of all processes."""

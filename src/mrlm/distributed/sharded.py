@@ -177,8 +177,6 @@ class ShardedModel(Storage[Policy]):
         if here or value.shape != weight.shape:
             return value
         cut: Any = weight
-        mesh, placements = cut.device_mesh, cut.placements
-        placed = distribute_tensor(
-            value.detach().to(mesh.device_type), mesh, placements, src_data_rank=None
-        )
+        mesh, there = cut.device_mesh, value.detach().to(cut.device_mesh.device_type)
+        placed = distribute_tensor(there, mesh, cut.placements, src_data_rank=None)
         return placed.to(cut.to_local().device)

@@ -67,9 +67,8 @@ class HFEngine(PolicyEngine):
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
         """Decode batches of one policy and similar prompts; restore the order of the requests."""
-        order = sorted(
-            range(len(requests)), key=lambda i: (requests[i].policy, len(requests[i].prompt_ids), i)
-        )
+        keys = [(request.policy, len(request.prompt_ids)) for request in requests]
+        order = sorted(range(len(requests)), key=keys.__getitem__)
         answers: dict[int, Completion] = {}
         while order:
             name = requests[order[0]].policy
@@ -181,13 +180,9 @@ class _Rows:
         for row, prompt in enumerate(places):
             ids[row, longest - len(prompt) :] = prompt
             mask[row, longest - len(prompt) :] = 1
-        tensors = (
-            torch.as_tensor(ids, device=self.device),
-            torch.as_tensor(mask, device=self.device),
-        )
-        if len(places) == len(self.drafts):
-            return *tensors, None
-        return *tensors, torch.tensor(expand, device=self.device)
+        alone = len(places) == len(self.drafts)
+        ids, mask, index = (torch.as_tensor(x, device=self.device) for x in (ids, mask, expand))
+        return ids, mask, None if alone else index
 
     def texts(self) -> tuple[Tensor, Tensor, Tensor]:
         """The prompts of all rows, right-padded, with the mask, (B, T); and the index of their last

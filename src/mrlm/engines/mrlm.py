@@ -104,10 +104,8 @@ class MrlmEngine(PolicyEngine):
         return completions
 
     def _right(self, name: str, completions: Sequence[Completion]) -> bool:
-        frozen = self.policies[name].adapter == BASE
-        return frozen or all(
-            completion.policy_version == self.versions[name] for completion in completions
-        )
+        frozen, version = self.policies[name].adapter == BASE, self.versions[name]
+        return frozen or all(item.policy_version == version for item in completions)
 
     async def _place(self, name: str) -> None:
         policy, version = self.policies[name], self.versions[name]

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, asdict, dataclass, field, replace
+from functools import partial
 from inspect import signature
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -130,13 +131,10 @@ class OpenAIEngine:
         `EndpointError`: the server does not score prompts."""
 
         async def one(prompt: Sequence[int]) -> list[dict[int, float]]:
-            more = {"prompt_logprobs": top, **self.body}
-            fields = {"model": self.model, "prompt": [*prompt], "max_tokens": 1}
-            return await self._retried(
-                fields | {"extra_body": more},
-                "text",
-                lambda answer: _scores(answer, prompt, self.title),
-            )
+            fields: dict[str, Any] = {"model": self.model, "prompt": [*prompt], "max_tokens": 1}
+            fields["extra_body"] = {"prompt_logprobs": top, **self.body}
+            read = partial(_scores, prompt=prompt, title=self.title)
+            return await self._retried(fields, "text", read)
 
         return list(await asyncio.gather(*map(one, ids)))
 
@@ -254,9 +252,8 @@ class OpenAIEngine:
         if text is None:
             raise Passing(f"an answer without text: {self._shown(message)}")
         usage = self.usage.add(data.get("usage"))
-        reason = {"length": "length", "content_filter": "abort"}.get(
-            str((first or {}).get("finish_reason")), "stop"
-        )
+        ended = str((first or {}).get("finish_reason"))
+        reason = {"length": "length", "content_filter": "abort"}.get(ended, "stop")
         return Completion([], [], text, reason, usage=usage)  # type: ignore[arg-type]
 
     # -- connections -------------------------------------------------------------------------------

@@ -90,21 +90,12 @@ class RewardModel:
             questions: list[list[Message]] = []
             answers: list[str] = []
             for start in range(0, len(prompts), count):
-                prompt_rows = [
-                    row_messages(messages, "prompt") for messages in prompts[start : start + count]
-                ]
-                answer_rows = (
-                    row_messages(c, "completion") for c in completions[start : start + count]
-                )
-                texts = [
-                    "\n".join(message.content for message in messages) for messages in answer_rows
-                ]
-                distinct = [
-                    messages
-                    for i, messages in enumerate(prompt_rows)
-                    if messages not in prompt_rows[:i]
-                ]
-                questions.append([message for messages in distinct for message in messages])
+                part = slice(start, start + count)
+                asked = [row_messages(prompt, "prompt") for prompt in prompts[part]]
+                new = (row for i, row in enumerate(asked) if row not in asked[:i])
+                questions.append([message for row in new for message in row])
+                said = (row_messages(completion, "completion") for completion in completions[part])
+                texts = ["\n".join(message.content for message in row) for row in said]
                 answers.append(joint_answer(dict(zip(agents, texts, strict=True))))
             return [score for score in self(questions, answers) for _ in agents]
 

@@ -3,7 +3,6 @@ weights reloaded after every update, sleep mode between batches."""
 
 import asyncio
 import hashlib
-import logging
 import secrets
 import time
 from contextlib import suppress
@@ -12,13 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mrlm.core.errors import EndpointError, EngineError
+from mrlm.core.log import log
 from mrlm.core.types import JSON
 from mrlm.engines.shared.calls import Missing, finished, sampling_fields, signed
 from mrlm.engines.shared.heads import is_tied, write_head
 from mrlm.engines.shared.server_engine import ServerEngine, httpx
 from mrlm.play.engine import Request
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 FRESH = 1.0
 """Seconds for which a check of a server's weights is valid."""

@@ -107,13 +107,9 @@ class WorldModel:
 
     def _own(self, turn: Turn, text: str) -> bool:
         """Whether sampled ids are this tokenizer's ids of a text."""
-        size = len(self.chat.tokenizer)
-        in_vocabulary = all(0 <= token < size for token in turn.completion_ids)
-        return (
-            in_vocabulary
-            and bool(turn.completion_ids)
-            and self.chat.decode(turn.completion_ids) == text
-        )
+        ids, size = turn.completion_ids, len(self.chat.tokenizer)
+        known = bool(ids) and all(0 <= token < size for token in ids)
+        return known and self.chat.decode(ids) == text
 
     def _batcher(self) -> Batcher:
         loop = asyncio.get_running_loop()

@@ -58,19 +58,13 @@ class Device:
 
 
 def _datasheets() -> dict[str, Device]:
-    table = content(__file__)
     source = "datasheet: dense; network of a node as in the maker's own systems"
-    return {
-        name: Device(
-            name,
-            **{
-                key: number * (TERA if key in ("bf16", "fp32") else GB)
-                for key, number in row.items()
-            },
-            source=source,
-        )
-        for name, row in table.items()
-    }
+    devices = {}
+    for name, row in content(__file__).items():
+        units = {key: TERA if key in ("bf16", "fp32") else GB for key in row}
+        numbers = {key: number * units[key] for key, number in row.items()}
+        devices[name] = Device(name, **numbers, source=source)
+    return devices
 
 
 DEVICES: dict[str, Device] = _datasheets()

@@ -83,9 +83,8 @@ def estimate(
     if on_ray:  # one worker trains all of a policy, and the slowest of them determines the time
         learning = replace(learning, plan=_heaviest(plan, placement.learners))
         playing = playing if placement.engines else learning
-    memory, needed, room = placed_memory(
-        learning, playing, strategy, placement, ring, ahead=max_lag > 0
-    )
+    sides = learning, playing
+    memory, needed, room = placed_memory(*sides, strategy, placement, ring, ahead=max_lag > 0)
     shards = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
     both = timing.forward_backward(learning)
     seconds = {
@@ -207,11 +206,9 @@ def sweep(
         except ConfigError:
             continue  # a strategy that needs more devices
     first = next((row for row in rows if row.fits), None)
+    spent = 0.0 if first is None else first.step * first.place.devices
     for row in rows:
-        row.efficiency = 0.0
-        if first is not None and row.fits:
-            done = first.step * first.place.devices
-            row.efficiency = done / (row.step * row.place.devices)
+        row.efficiency = spent / (row.step * row.place.devices) if row.fits else 0.0
     return rows
 
 
@@ -245,7 +242,7 @@ def _on_ray(plan: Plan, devices: int, nodes: int) -> list[Place]:
     groups = sum(any(policy.trainable for policy in group) for group in timing.bases(plan.weights))
     if devices == 1:
         return []
-    placements = [] if groups < 2 else [Place("ray", devices, nodes)]
+    placements = [Place("ray", devices, nodes)] * (groups >= 2)
     if not plan.rows and groups:
         learners = min(groups, devices - 1)
         placements.append(Place("ray", devices, nodes, devices - learners))

@@ -92,17 +92,11 @@ def shape_in(found: Mapping[str, Any]) -> ModelShape | None:
 @functools.cache
 def _public() -> dict[str, ModelShape]:
     """Shapes of public models by name, as in their `config.json`."""
-    keys = ("hidden", "layers", "vocab", "intermediate", "heads", "kv_heads", "size", "tied")
     rows = json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8"))
     shapes = {}
-    for name, row in rows.items():
-        row_fields = dict(zip(keys, row, strict=True))
-        size = row_fields.pop("size")
-        shapes[name] = ModelShape(
-            query_width=row_fields.pop("heads") * size,
-            kv_width=row_fields.pop("kv_heads") * size,
-            **row_fields,
-        )
+    for name, (hidden, layers, vocab, inside, heads, kv_heads, size, tied) in rows.items():
+        widths = heads * size, kv_heads * size
+        shapes[name] = ModelShape(hidden, layers, vocab, inside, *widths, tied)
     return shapes
 
 

@@ -72,9 +72,8 @@ def weights_of(
     notes: list[str] = []
     sizes: list[WeightSizes] = []
     bases: dict[str, str] = {}
-    paths = {
-        name: policy.model or config.model.model_name_or_path for name, policy in policies.items()
-    }
+    usual = config.model.model_name_or_path
+    paths = {name: policy.model or usual for name, policy in policies.items()}
     for name, section in policies.items():
         if section.endpoint is not None:
             continue
@@ -92,11 +91,8 @@ def weights_of(
         base = bases.setdefault(path, name) if shares else name
         if lora is not None and shape is None:
             notes.append(f"memory of {name} leaves its adapter out: its shape is not known")
-        sizes.append(
-            WeightSizes(
-                name, shape, count, base, lora, section.trainable, agents_per_policy.get(name, 1)
-            )
-        )
+        who = section.trainable, agents_per_policy.get(name, 1)
+        sizes.append(WeightSizes(name, shape, count, base, lora, *who))
     _add_beside(config, spec, sizes, paths, notes)
     return sizes, notes
 

@@ -34,9 +34,8 @@ def text(
     `command` starts."""
     chosen = rows[-1]
     placement = chosen.place
-    apart = (
-        f" ({placement.learners} train, {placement.engines} sample)" if placement.engines else ""
-    )
+    sides = f" ({placement.learners} train, {placement.engines} sample)"
+    apart = sides if placement.engines else ""
     lines = [
         *(_weights_text(plan)),
         f"episodes: {plan.episodes} an iteration, {plan.model_calls} completions of "
@@ -56,14 +55,9 @@ def text(
         *_aligned(
             ("part", "seconds", "share", "bound by"),
             [
-                (
-                    PARTS[name],
-                    f"{part.seconds:.3g}",
-                    f"{100 * part.seconds / chosen.step:.0f} %",
-                    part.bound,
-                )
-                for name, part in chosen.seconds.items()
-                if part.seconds
+                (PARTS[name], f"{x.seconds:.3g}", f"{100 * x.seconds / chosen.step:.0f} %", x.bound)
+                for name, x in chosen.seconds.items()
+                if x.seconds
             ],
         ),
         "",
@@ -191,9 +185,8 @@ def hints(plan: Plan, chosen: Estimate) -> list[str]:
             "(training.batch_size, group_size)"
         )
     if longest == "communication":
-        suggestions.append(
-            "devices wait for each other most of the time: fewer would do nearly as well"
-        )
+        text = "devices wait for each other most of the time: fewer would do nearly as well"
+        suggestions.append(text)
     return suggestions
 
 
@@ -217,17 +210,18 @@ def _weights_text(plan: Plan) -> Iterable[str]:
 
 def _count_text(count: float) -> str:
     """A number of weights: 7.615B, 426.4K."""
-    unit, size = next(scale for scale in (("B", 1e9), ("M", 1e6), ("K", 1)) if count >= scale[1])
-    return f"{count / (size if unit != 'K' else 1e3):.4g}{unit}"
+    unit, size = ("B", 1e9) if count >= 1e9 else ("M", 1e6) if count >= 1e6 else ("K", 1e3)
+    return f"{count / size:.4g}{unit}"
 
 
 def _memory_rows(chosen: Estimate) -> list[tuple[str, ...]]:
     several = len(chosen.memory) > 1
-    rows = []
-    for policy, parts in chosen.memory.items():
-        for name, size in parts.items():
-            if size:
-                rows.append((f"{policy}: {name}" if several else name, size_text(size)))
+    rows = [
+        (f"{policy}: {name}" if several else name, size_text(size))
+        for policy, parts in chosen.memory.items()
+        for name, size in parts.items()
+        if size
+    ]
     return [*rows, ("at the peak", size_text(chosen.needed))]
 
 

@@ -134,10 +134,8 @@ def learned_tokens(share: Share, weights: WeightSizes) -> tuple[float, float]:
     if plan.job.lean and not plan.rows:
         openings = min(sequences, share.tasks * weights.num_agents)
     between = sequences * (plan.turns - 1) * lengths.again + (sequences - openings) * lengths.apart
-    return (
-        openings * lengths.prompt + sequences * completion_tokens + between,
-        sequences * completion_tokens,
-    )
+    trained = sequences * completion_tokens
+    return openings * lengths.prompt + trained + between, trained
 
 
 def annotate(share: Share, needs: frozenset[str], reads_old: bool) -> Took:
@@ -175,8 +173,7 @@ def forward_backward(share: Share) -> Took:
 
 def optimizer(share: Share, shards: int) -> Took:
     """Reading and writing weights, gradients and moments, and the norm of the gradient."""
-    plan = share.plan
-    moved = 0.0
+    plan, moved = share.plan, 0.0
     for policy in plan.weights:
         bytes_each = ADAPTER_BYTES if policy.lora is not None else plan.job.width
         learned = policy.trained + (policy.critic if policy.critic_learns else 0)

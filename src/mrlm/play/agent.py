@@ -176,10 +176,8 @@ class Agent:
         try:
             if self.settings.chat is not None:
                 return self.settings.chat.prompt(seen, after=self._last_own(seen))
-            own_positions = [
-                position for position, entry in enumerate(seen) if id(entry.turn) in self._prompts
-            ]
-            fresh = seen[own_positions[-1] + 1 :] if own_positions else seen
+            own = [at for at, message in enumerate(seen) if id(message.turn) in self._prompts]
+            fresh = seen[own[-1] + 1 :] if own else seen
             text = "\n".join(message.content for message in fresh)
             return Prompt(well_formed(text, "a text of a conversation"), [])
         except DataError as error:
@@ -191,9 +189,8 @@ class Agent:
             raise EpisodeError(f"agent {self.name!r} has no engine")
         key = self._key(turn)
         policy = self.settings.sampler or turn.policy
-        completion = await self.batcher.generate(
-            Request(policy, turn.prompt_ids, turn.sampling, seed_of(key), key, seen)
-        )
+        request = Request(policy, turn.prompt_ids, turn.sampling, seed_of(key), key, seen)
+        completion = await self.batcher.generate(request)
         count("read", self.name, len(turn.prompt_ids))
         count("sampled", self.name, len(completion.token_ids))
         turn.completion_ids, turn.logprobs = completion.token_ids, completion.logprobs

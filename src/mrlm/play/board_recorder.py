@@ -1,13 +1,11 @@
 """Recording of the boards of episodes, where they change."""
 
-import logging
 from collections.abc import Hashable
 
 from mrlm.core.board import bounded
 from mrlm.core.episodes import Episode
+from mrlm.core.log import log
 from mrlm.core.user_errors import explain, origin, title
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 MOST_DRAWN = 100_000
 """Characters of an episode's boards, after which only its last board is added."""
@@ -43,9 +41,8 @@ class BoardRecorder:
     def failed(self, episode: Episode, error: Exception) -> None:
         """Logs an error of `render`."""
         if (kind := origin(error)) in self._known:
-            log.debug(
-                "episode %s: its board failed in the same place: %s", episode.id, title(error)
-            )
+            text = "episode %s: its board failed in the same place: %s"
+            log.debug(text, episode.id, title(error))
             return
         self._known.add(kind)
         where = f"environment {episode.environment!r}, episode {episode.id}"

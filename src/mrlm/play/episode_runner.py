@@ -166,9 +166,7 @@ class EpisodeRunner:
                 if agent in episode.rollouts and agent not in episode.missing
                 for other in episode.rollouts[agent].turns
             )
-            same = (
-                candidate for candidate in heirs if candidate.completion_ids is turn.completion_ids
-            )
+            same = (other for other in heirs if other.completion_ids is turn.completion_ids)
             heir = next(same, None)
             if heir is not None:
                 heir.trained, turn.trained = True, False

@@ -15,11 +15,8 @@ from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Observation
 
 ARGUMENTS = (
-    "prompt",
-    "agent_completions",
-    "num_agents",
-    "prompt_history_per_agent",
-    "response_history_per_agent",
+    *("prompt", "agent_completions", "num_agents"),
+    *("prompt_history_per_agent", "response_history_per_agent"),
 )
 """The arguments of the function, in order; the names are those of CoMLRL 1.4.3."""
 
@@ -73,22 +70,15 @@ class Transition:
         """
         agents = dialogue.agents
         prompt_lists, answer_lists = copy.deepcopy((dialogue.prompts, dialogue.answers))
-        arguments = (
-            prompt,
-            [texts[-1] if texts else "" for texts in answer_lists.values()],
-            len(agents),
-            list(prompt_lists.values()),
-            list(answer_lists.values()),
-        )
+        last = [texts[-1] if texts else "" for texts in answer_lists.values()]
+        histories = list(prompt_lists.values()), list(answer_lists.values())
+        arguments = zip(ARGUMENTS, (prompt, last, len(agents), *histories), strict=True)
         try:
-            result = await self._called(dict(zip(ARGUMENTS, arguments, strict=True)))
+            result = await self._called(dict(arguments))
         except Exception as error:  # a user's function may raise anything
             raise ConfigError(f"{self.where}, task {task!r}: it raised {error!r}") from error
-        if (
-            isinstance(result, str)
-            or not isinstance(result, Sequence)
-            or len(result) != len(agents)
-        ):
+        listed = isinstance(result, Sequence) and not isinstance(result, str)
+        if not listed or len(result) != len(agents):
             raise ConfigError(
                 f"{self.where}, task {task!r}: it returned {result!r}; return a list with one "
                 f"prompt for each of {', '.join(agents)}"

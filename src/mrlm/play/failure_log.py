@@ -1,14 +1,12 @@
 """The log of failed episodes: each kind of failure once, with the user's stack frames. The record
 of every episode has its own error."""
 
-import logging
 from collections.abc import Hashable, Sequence
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import EpisodeError
+from mrlm.core.log import log
 from mrlm.core.user_errors import explain, origin, title, whole
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 class AllFailedError(EpisodeError):
@@ -32,9 +30,8 @@ class Failures:
         episodes = [episode for group in groups for episode in group]
         if not episodes or not all(item.failed or _unread(item) for item in episodes):
             return groups
-        error = AllFailedError(
-            f"all {len(episodes)} episodes failed; the first: {episodes[0].error}"
-        )
+        first = episodes[0].error
+        error = AllFailedError(f"all {len(episodes)} episodes failed; the first: {first}")
         error.episodes = episodes
         raise error from self.latest
 

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import importlib.metadata
 import json
-import logging
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,12 +12,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import DataError, MRLMError
+from mrlm.core.log import log
 from mrlm.core.stepping import is_pending
 from mrlm.core.sync_async import run_async
 from mrlm.core.tiny_model import cache_folder
 from mrlm.core.types import Message, Role, StepResult
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 SAMPLE = 1_000
 """Most rows of a split proved when a run starts, spread evenly; `mrlm data check` proves all."""
@@ -163,9 +161,8 @@ def _cached(env: Environment, split: Split, places: Sequence[int]) -> Path | Non
         return None
     rows = [table.row(index, split)[1] for index in places]
     settings = {name: repr(value) for name, value in vars(env).items() if name[0] != "_"}
-    text = json.dumps(
-        [importlib.metadata.version("mrlm"), type(env).__name__, settings, rows], default=str
-    )
+    version = importlib.metadata.version("mrlm")
+    text = json.dumps([version, type(env).__name__, settings, rows], default=str)
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return folder / "proofs" / f"{key}.json"
 

@@ -40,22 +40,17 @@ def book(episode: Episode, agents: Agents, rewards: Mapping[str, Reward], share:
         total = sum(amounts.values())
         weights = dict.fromkeys(episode.rollouts, 1.0) if share == "team" else share
         amounts = {agent: total * weight for agent, weight in weights.items()}
+    last = {name: part.turns[-1] for name, part in episode.rollouts.items() if part.turns}
     for agent, amount in amounts.items():
-        rollout = episode.rollouts.get(agent)
-        if rollout is not None and rollout.turns:
-            rollout.turns[-1].reward += amount
+        if agent in last:
+            last[agent].reward += amount
         else:
             episode.metrics = summed(episode.metrics, {f"{agent}/unspoken_reward": amount})
     named: dict[str, float] = {}
     for agent, reward in known_rewards.items():
-        if not reward.components:
-            continue
-        rollout = episode.rollouts.get(agent)
-        if rollout is not None and rollout.turns:
-            turn = rollout.turns[-1]
-            turn.components = summed(turn.components, reward.components)
-        for name, value in reward.components.items():
-            named[f"{agent}/{name}"] = value
+        if agent in last and reward.components:
+            last[agent].components = summed(last[agent].components, reward.components)
+        named |= {f"{agent}/{name}": value for name, value in reward.components.items()}
     if named:
         episode.metrics = summed(episode.metrics, named)
     team = sum(amounts.values()) / len(amounts) if amounts else 0.0

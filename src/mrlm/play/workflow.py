@@ -147,9 +147,8 @@ def as_workflow(workflow: AnyWorkflow, settings: Mapping[str, object] | None = N
 
 def not_a_workflow(value: object) -> ConfigError:
     """The error for an object that cannot be awaited with `(task, agents, env)`."""
-    return ConfigError(
-        f"{value!r} is not a workflow: write `async def my_workflow(task, agents, env)`"
-    )
+    form = "`async def my_workflow(task, agents, env)`"
+    return ConfigError(f"{value!r} is not a workflow: write {form}")
 
 
 def _name_of(function: object) -> str:

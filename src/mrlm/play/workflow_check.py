@@ -48,9 +48,8 @@ def check_workflow(
     """
     checked = _awaitable(workflow)
     title = checked.label
-    (first, steps), (second, _) = (
-        _played(checked, environment, agents, answers, seed) for _ in range(2)
-    )
+    how = checked, environment, agents, answers, seed
+    (first, steps), (second, _) = _played(*how), _played(*how)
     if not steps:
         raise ConfigError(
             f"workflow {title!r} ended without a step of the environment, so no agent gets a "
@@ -100,11 +99,8 @@ def _played(
     name = template.name or type(template).__name__
     env = EnvironmentSpec(name, template, make, workflow)
     names = tuple(agents or env.agents)
-    sampling = SamplingParams(max_new_tokens=1)
-    settings_of = {
-        agent_name: AgentSettings(agent_name, agent_name, None, sampling, 0, trained=False)
-        for agent_name in names
-    }
+    alone = None, SamplingParams(max_new_tokens=1), 0
+    settings_of = {who: AgentSettings(who, who, *alone, trained=False) for who in names}
 
     def ask(agent: str, messages: Sequence[Message]) -> str:
         if callable(answers):
@@ -121,7 +117,5 @@ def _played(
 
 def _transcript(episode: Episode) -> list[tuple[str, float, list[str]]]:
     """The messages, rewards and prompts of an episode."""
-    return [
-        (agent, rollout.reward, [message.content for message in rollout.messages])
-        for agent, rollout in episode.rollouts.items()
-    ]
+    rollouts = episode.rollouts.items()
+    return [(agent, x.reward, [m.content for m in x.messages]) for agent, x in rollouts]

@@ -44,10 +44,8 @@ class MLflow(Tracker):
             self._client.log_batch(self._id, params=settings[start : start + AT_ONCE])
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        now = int(time.time() * 1000)
-        rows = [
-            self._entities.Metric(_name(key), value, now, step) for key, value in metrics.items()
-        ]
+        now, kind = int(time.time() * 1000), self._entities.Metric
+        rows = [kind(_name(key), value, now, step) for key, value in metrics.items()]
         self._client.log_batch(self._id, metrics=rows)
 
     def samples(
@@ -75,10 +73,9 @@ class MLflow(Tracker):
     def _experiment(self) -> str:
         """The id of the experiment, which is made if it is not there."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        experiment = self._client.get_experiment_by_name(name)
-        return (
-            self._client.create_experiment(name) if experiment is None else experiment.experiment_id
-        )
+        if (experiment := self._client.get_experiment_by_name(name)) is not None:
+            return experiment.experiment_id
+        return self._client.create_experiment(name)
 
 
 def _name(text: str) -> str:

@@ -2,19 +2,16 @@
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mrlm.tracking.completions import Table, as_media
-from mrlm.tracking.payoffs import Payoffs
-from mrlm.tracking.run_log import Tracker
+from mrlm.tracking.media_tracker import MediaTracker
 
 PROJECT = "mrlm"
 """Project of the runs unless `TRACKIO_PROJECT` says otherwise."""
 
 
-class Trackio(Tracker):
+class Trackio(MediaTracker):
     """Logs to Trackio. Runs are found again by their names there, so each gets one of its own:
     `<run name>-<six hexadecimal digits>`."""
 
@@ -33,30 +30,11 @@ class Trackio(Tracker):
             resume="never" if state is None else "allow",
         )
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=step)
-
-    def samples(
-        self, step: int, name: str, table: Table, numbers: Mapping[str, Sequence[float]]
-    ) -> None:
-        import trackio  # pyright: ignore[reportMissingImports]
-
-        self._run.log(as_media(trackio, name, table, numbers), step=step)
-
-    def payoffs(self, step: int, payoffs: Payoffs) -> None:
-        import trackio  # pyright: ignore[reportMissingImports]
-
-        titles, rows = payoffs.table()
-        self._run.log({"payoffs": trackio.Table(columns=titles, data=rows)}, step=step)
-
     def alert(self, title: str, text: str) -> None:
         self._run.alert(title=title, text=text)
 
     def state(self) -> dict[str, Any]:
         return {"name": self._name}
-
-    def close(self) -> None:
-        self._run.finish()
 
 
 PLUGIN = Trackio

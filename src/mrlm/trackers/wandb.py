@@ -2,13 +2,11 @@
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mrlm.tracking.completions import Table, as_media
-from mrlm.tracking.payoffs import Payoffs
-from mrlm.tracking.run_log import Tracker
+from mrlm.tracking.media_tracker import MediaTracker
 
 PROJECT = "mrlm"
 """Project of the runs unless `WANDB_PROJECT` says otherwise."""
@@ -16,7 +14,7 @@ TITLE = 63
 """Characters of the title of an alert."""
 
 
-class WandB(Tracker):
+class WandB(MediaTracker):
     """Logs to Weights & Biases, with local files in the run's folder; `training.wandb` of the
     config are further arguments of `wandb.init`. Steps are never taken back there: those that a
     resumed run repeats keep the numbers they had."""
@@ -29,7 +27,6 @@ class WandB(Tracker):
         import wandb  # pyright: ignore[reportMissingImports]
 
         run_id = None if state is None else state["id"]
-        overrides = config.get("training", {}).get("wandb") or {}
         arguments = {
             "project": os.environ.get("WANDB_PROJECT", PROJECT),
             "name": run_name,
@@ -38,7 +35,7 @@ class WandB(Tracker):
             "id": run_id,
             "resume": "allow" if run_id else None,
         }
-        self._run = wandb.init(**{**arguments, **overrides})
+        self._run = wandb.init(**arguments | (config.get("training", {}).get("wandb") or {}))
 
     @staticmethod
     def problem(settings: Mapping[str, Any]) -> str | None:
@@ -58,32 +55,11 @@ class WandB(Tracker):
             "network with training.wandb: {mode: offline}"
         )
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=step)
-
-    def samples(
-        self, step: int, name: str, table: Table, numbers: Mapping[str, Sequence[float]]
-    ) -> None:
-        import wandb  # pyright: ignore[reportMissingImports]
-
-        self._run.log(as_media(wandb, name, table, numbers), step=step)
-
-    def payoffs(self, step: int, payoffs: Payoffs) -> None:
-        import wandb  # pyright: ignore[reportMissingImports]
-
-        titles: list[Any]
-        rows: list[Any]
-        titles, rows = payoffs.table()
-        self._run.log({"payoffs": wandb.Table(columns=titles, data=rows)}, step=step)
-
     def alert(self, title: str, text: str) -> None:
         self._run.alert(title=title[:TITLE], text=text, level="WARN", wait_duration=0)
 
     def state(self) -> dict[str, Any]:
         return {"id": self._run.id}
-
-    def close(self) -> None:
-        self._run.finish()
 
 
 PLUGIN = WandB

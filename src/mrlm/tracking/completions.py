@@ -42,15 +42,6 @@ def distributions(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     return values
 
 
-def as_media(
-    library: Any, name: str, table: Table, numbers: Mapping[str, Sequence[float]]
-) -> dict[str, Any]:
-    """Completions and distributions as a `Table` and `Histogram`s of a tracker's library."""
-    data = [[row[column] for column in COLUMNS] for row in table]
-    media = {f"{name}/{key}": library.Histogram(list(values)) for key, values in numbers.items()}
-    return media | {f"{name}/completions": library.Table(columns=list(COLUMNS), data=data)}
-
-
 def markdown(table: Table) -> str:
     """A table in Markdown; line ends and bars in its cells are escaped."""
     lines = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]

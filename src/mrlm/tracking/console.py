@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from mrlm.core.log import log
 from mrlm.tracking.shown_metrics import ShownMetrics, sparkline
 
 COLUMNS = (
@@ -27,8 +28,6 @@ PACE = 20
 """Steps whose mean duration gives the remaining time."""
 WIDEST = 100
 """Most columns of the panel."""
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 class ConsoleLog:
@@ -103,10 +102,8 @@ class ConsoleLog:
             return
         if self._live is None and is_terminal():
             self._safely(self._open)
-        if self._live is None and self._shown:
-            text = line()
-            if text is not None:
-                self._safely(lambda: print(encodable(text), flush=True))
+        if self._live is None and self._shown and (text := line()) is not None:
+            self._safely(lambda: print(encodable(text), flush=True))
 
     def _safely(self, job: Callable[[], object]) -> None:
         """Write to the terminal; stop the display if it is gone."""
@@ -166,11 +163,9 @@ class ConsoleLog:
             rows.append(Text(f"step {self.step + 1}: {what} {done}/{total}", style="dim"))
         curve = sparkline(list(self.rewards))
         if curve and encodable(curve) == curve:
-            rows.append(
-                Text.assemble(("reward ", "dim"), (curve, "green"), overflow="crop", no_wrap=True)
-            )
-        table = self.shown.table()
-        if table:
+            parts = ("reward ", "dim"), (curve, "green")
+            rows.append(Text.assemble(*parts, overflow="crop", no_wrap=True))
+        if table := self.shown.table():
             rows.append(_grid(table))
         rows += [Text(note, style="dim", overflow="ellipsis", no_wrap=True) for note in self.notes]
         seen = min(WIDEST, shutil.get_terminal_size().columns)

@@ -48,9 +48,8 @@ def learning_curve(
             x = round((step - first) / max(1, last - first) * (inner - 1))
             y = round((value - low) / (high - low) * (height - 1))
             canvas[height - 1 - y][x] = mark
-    lines = []
-    for index, cells in enumerate(canvas):
-        lines.append(f"{labels.get(index, ''):>{margin}} |{''.join(cells)}".rstrip())
+    rows = [f"{labels.get(i, ''):>{margin}} |{''.join(cells)}" for i, cells in enumerate(canvas)]
+    lines = [row.rstrip() for row in rows]
     lines.append(" " * (margin + 1) + "+" + "-" * inner)
     ends = f"step {first}", f"step {last}"
     if len("  ".join(ends)) <= inner:

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from mrlm.core.log import log
 from mrlm.core.user_errors import explain
 from mrlm.tracking.console import printable
 
 RUN_LOG = "run.log"
 _STAMP: re.Pattern[str] = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+: ")
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 class LogFile(logging.Handler):

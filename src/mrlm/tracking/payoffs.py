@@ -31,13 +31,8 @@ class Payoffs:
     def table(self) -> tuple[list[str], list[list[Any]]]:
         """Titles and rows: a player, its number in the picture, and its scores."""
         titles = ["player", "number", *self.players]
-        rows = [
-            [name, number, *scores]
-            for number, (name, scores) in enumerate(
-                zip(self.players, self.scores, strict=True), start=1
-            )
-        ]
-        return titles, rows
+        rows = zip(self.players, self.scores, strict=True)
+        return titles, [[name, number, *scores] for number, (name, scores) in enumerate(rows, 1)]
 
     def markdown(self) -> str:
         """The table in Markdown."""

@@ -4,7 +4,6 @@ Independent of the meaning of metrics."""
 import importlib.util
 import inspect
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -14,6 +13,7 @@ from typing import Any, ClassVar, TextIO
 from mrlm.core import registry
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import PluginError, TrainingError
+from mrlm.core.log import log
 from mrlm.core.user_errors import title
 from mrlm.doctor.alarm import ALARMS, Alarm
 from mrlm.doctor.examination import Examination
@@ -33,8 +33,6 @@ from mrlm.tracking.log_file import RUN_LOG, LogFile, logging_to
 from mrlm.tracking.payoffs import Payoffs
 
 PROFILE = "profile.jsonl"
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 class Tracker:
@@ -181,9 +179,9 @@ class RunLog:
         numbers = {name: finite(value) for name, value in metrics.items()}
         line = {"step": step, "time": round(time.time(), 3), **numbers}
         self._append(self._metrics, [line])
-        finite_metrics = {name: value for name, value in numbers.items() if value is not None}
-        self._tell(f"at step {step}", lambda tracker: tracker.log(step, finite_metrics))
-        self._console.log(step, finite_metrics, shown=step % self._every == 0)
+        known = {name: value for name, value in numbers.items() if value is not None}
+        self._tell(f"at step {step}", lambda tracker: tracker.log(step, known))
+        self._console.log(step, known, shown=step % self._every == 0)
         self._examine(line)
 
     @property
@@ -274,10 +272,8 @@ class RunLog:
         """State for checkpoints: of the trackers (one that is not in use keeps its earlier state),
         and of the rules, so that a run continues without reading its metrics."""
         trackers = {name: tracker.state() for name, tracker in self._trackers.items()}
-        return {
-            "trackers": self._kept | trackers,
-            "doctor": self._examination.state_dict() if self._rules else None,
-        }
+        doctor = self._examination.state_dict() if self._rules else None
+        return {"trackers": self._kept | trackers, "doctor": doctor}
 
     def history(self) -> list[dict[str, Any]]:
         """All rows of metrics, including those before a resume."""
@@ -319,6 +315,5 @@ class RunLog:
             raise self._unwritable(Path(file.name), error) from error
 
     def _unwritable(self, path: Path, error: OSError) -> TrainingError:
-        return TrainingError(
-            f"{path} cannot be written: {error.strerror}; {after_room(self.folder)}"
-        )
+        reason = f"{error.strerror}; {after_room(self.folder)}"
+        return TrainingError(f"{path} cannot be written: {reason}")

@@ -66,10 +66,8 @@ class ShownMetrics:
         return list(dict.fromkeys(names))
 
     def _chosen_rows(self) -> list[list[str]]:
-        rows = [
-            [name, short(values[-1]), sparkline(list(values))]
-            for name, values in self._values.items()
-        ]
+        known = self._values.items()
+        rows = [[name, short(values[-1]), sparkline(list(values))] for name, values in known]
         return [["", "", ""], *rows] if rows else []
 
     def _agent_rows(self) -> list[list[str]]:

@@ -43,10 +43,7 @@ def run_summary(history: Rows, folder: Path) -> str:
 def tied_steps(rows: Rows) -> str:
     """How many steps of a run trained nothing because all compared episodes had equal rewards;
     empty if none."""
-    zeros = [
-        [row[name] for name in row if _ZERO.fullmatch(name) and row[name] is not None]
-        for row in rows
-    ]
+    zeros = ([x for n, x in row.items() if x is not None and _ZERO.fullmatch(n)] for row in rows)
     steps = [shares for shares in zeros if shares]
     none = sum(row.get("tokens/trained") == 0 for row in rows)
     tied = sum(min(shares) == 1 for shares in steps) + none
@@ -133,9 +130,7 @@ def _line(rows: Rows, key: str, evaluated: bool, best: Any = max) -> tuple[str, 
     at = f" (step {'-'.join(map(str, steps))})"
     if not evaluated:
         return _number(means[first]), _number(means[last]), _number(means[top]) + at
-    values = [
-        _with_interval(means[position], rows_with[position], key) for position in (first, last, top)
-    ]
+    values = [_with_interval(means[i], rows_with[i], key) for i in (first, last, top)]
     return values[0], values[1], values[2] + at
 
 

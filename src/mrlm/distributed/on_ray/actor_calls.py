@@ -1,15 +1,13 @@
 """Calls of Ray actors. A caller does not notice when an actor is replaced. An error in a worker is
 raised here with its own type; a worker that is gone is a `WorkerLost`."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from mrlm.core.errors import ConfigError, EndpointError, MRLMError, WorkerLost
+from mrlm.core.log import log
 from mrlm.distributed.on_ray.cluster import ActorPool, import_ray
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 STARTED = 300.0
 """Seconds in which the process of a worker with reserved resources has to answer."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from mrlm.config.ray_section import RayConfig
 from mrlm.core.errors import ConfigError, TrainingError
+from mrlm.core.log import log
 
 REACHED = 5.0
 """Seconds in which an address has to answer."""
@@ -18,8 +19,6 @@ TRIES = 3
 """Attempts to start a cluster."""
 STEP = 1e4
 """Ray counts resources in fractions of this size."""
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 def import_ray() -> Any:

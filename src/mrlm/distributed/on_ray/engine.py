@@ -2,21 +2,19 @@
 request's key, and the completion a function of its seed."""
 
 import asyncio
-import logging
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from mrlm.core.errors import WorkerLost
+from mrlm.core.log import log
 from mrlm.core.types import Completion
 from mrlm.distributed.on_ray.actor_calls import WorkerSlot
 from mrlm.distributed.on_ray.proxies import WeightTransfer
 from mrlm.play.engine import Key, Request
 
 T = TypeVar("T")
-log: logging.Logger = logging.getLogger("mrlm")
-
 EPISODE = 5
 """The first parts of a key, which identify an episode: (seed, split, environment, task, number)."""
 
@@ -84,16 +82,13 @@ class EngineGroup:
     ) -> list[Completion]:
         """One completion per request, in order, from the worker of its key, or a given one."""
         count = len(self.posts)
-        numbers = [
-            place_of(request.key, count) if worker is None else worker % count
-            for request in requests
-        ]
+        numbers = [place_of(request.key, count) for request in requests]
+        numbers = numbers if worker is None else [worker % count] * len(requests)
         return await _divided(requests, numbers, self._sample)
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
         """Load the weights of a policy in every worker; they are put into the object store once."""
-        for batches in self._asked:
-            batches.clear()
+        self._asked = [[] for _ in self.posts]
         if self.trains:
             await self.posts[0].ask("take", policy, None, version)
             return
@@ -103,8 +98,7 @@ class EngineGroup:
 
     def forget(self) -> None:
         self._given.clear()
-        for batches in self._asked:
-            batches.clear()
+        self._asked = [[] for _ in self.posts]
 
     async def _give(self, number: int, policy: str) -> None:
         reference, version = self._given[policy]

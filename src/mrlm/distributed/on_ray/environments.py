@@ -8,10 +8,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mrlm.core.environment import Environment
 from mrlm.core.errors import EpisodeError, WorkerLost
+from mrlm.core.log import log
 from mrlm.core.stepping import is_async, is_pending
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, StepResult, Task
@@ -19,8 +21,6 @@ from mrlm.distributed.on_ray.actor_calls import WorkerSlot
 from mrlm.distributed.on_ray.weight_transfer import opened
 from mrlm.distributed.on_ray.workers import find_modules
 from mrlm.play.sources.task_sampler import EnvironmentSpec
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 Makers = dict[str, Callable[[], Environment]]
 """Name of an environment -> factory of an instance for an episode."""
@@ -33,7 +33,7 @@ class EnvironmentWorker:
     path of the driver; `boxes` has the pickled factory of each environment by name."""
 
     def __init__(self, paths: Sequence[str], boxes: Mapping[str, bytes]) -> None:
-        logging.getLogger("mrlm").setLevel(logging.WARNING)
+        log.setLevel(logging.WARNING)
         find_modules(paths)
         self.makers: Makers = {name: opened(box) for name, box in boxes.items()}
         self.environments: dict[int, Environment] = {}
@@ -77,11 +77,8 @@ class EnvironmentPool:
 
     def spread(self, spec: EnvironmentSpec) -> EnvironmentSpec:
         """The spec of a run with its episodes played in workers, and again if one is lost."""
-        return replace(
-            spec,
-            make=lambda: RayEnvironment(self, spec.name, spec.template),
-            retries=max(1, spec.retries),
-        )
+        make = partial(RayEnvironment, self, spec.name, spec.template)
+        return replace(spec, make=make, retries=max(1, spec.retries))
 
     def post(self, number: int) -> WorkerSlot:
         return self.posts[number % len(self.posts)]
@@ -140,9 +137,8 @@ class RayEnvironment(Environment):
         if not self._open:
             self._open = True
             await self.pool.ask(self.number, "open", self.name)
-        answer, (self.agents, self.max_turns) = await self.pool.ask(
-            self.number, "call", what, *arguments
-        )
+        reply = await self.pool.ask(self.number, "call", what, *arguments)
+        answer, (self.agents, self.max_turns) = reply
         return answer
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> "RayEnvironment":

@@ -106,16 +106,12 @@ def turns_of(groups: Sequence[Group]) -> Iterator[Turn]:
 def written(groups: Sequence[Group], write: Callable[[], object]) -> Written:
     """The columns that `write` sets on the turns of some groups."""
     turns = list(turns_of(groups))
-    before = [[getattr(turn, name) for name in COMPUTED] for turn in turns]
+    before = [{name: getattr(turn, name) for name in COMPUTED} for turn in turns]
     write()
     changes: Written = []
-    for number, (turn, values) in enumerate(zip(turns, before, strict=True)):
-        new = {
-            name: getattr(turn, name)
-            for name, old in zip(COMPUTED, values, strict=True)
-            if getattr(turn, name) is not old
-        }
-        if new:
+    for number, (turn, old) in enumerate(zip(turns, before, strict=True)):
+        now = {name: getattr(turn, name) for name in COMPUTED}
+        if new := {name: value for name, value in now.items() if value is not old[name]}:
             changes.append((number, new))
     return changes
 

@@ -6,7 +6,8 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Protocol
 
 from mrlm.core.episodes import Group
@@ -102,12 +103,8 @@ class RayWorker:
         self.engine, self.policies, self.learners, self.critics = None, {}, {}, {}
         self.policies = self.recipe.policies()
         self.engine = self.recipe.engine(self.policies) if samples else None
-        return {
-            name: About(
-                policy.tokenizer, policy.max_context, policy.pad_id, policy.size, policy.coarse
-            )
-            for name, policy in self.policies.items()
-        }
+        described = attrgetter(*(field.name for field in fields(About)))
+        return {name: About(*described(policy)) for name, policy in self.policies.items()}
 
     def learn(self, job: LearningJob) -> list[str]:
         """Create the learners; returns the names of those with a critic of their own."""

@@ -108,10 +108,8 @@ class Attention:
         parts: list[Tensor] = []
         for start in range(0, count, most):
             part = queries[:, :, start : start + most]
-            positions = first[:, None] + torch.arange(
-                start, start + part.shape[2], device=queries.device
-            )
-            behind = positions[:, :, None] - places
+            offsets = torch.arange(start, start + part.shape[2], device=queries.device)
+            behind = (first[:, None] + offsets)[:, :, None] - places
             gone = behind < 0 if window is None else (behind < 0) | (behind >= window)
             mask = hidden(gone, torch.float32)[:, None, None]
             scores = part.reshape(rows, kv, -1, size) @ keys.transpose(2, 3)

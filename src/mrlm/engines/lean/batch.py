@@ -5,6 +5,7 @@ import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -78,19 +79,15 @@ class DecodingBatch:
         requests = self.requests
         self.device: torch.device = self.decoder.device
         self.names: list[str] = sorted({request.policy for request in requests})
-        self.ends_of: dict[str, frozenset[int]] = {
-            name: self.policies[name].eos_ids for name in self.names
-        }
+        chosen = {name: self.policies[name] for name in self.names}
+        self.ends_of: dict[str, frozenset[int]] = {n: each.eos_ids for n, each in chosen.items()}
         self.drafts: list[Draft] = [
-            Draft(request, self.policies[request.policy], self.ends_of[request.policy])
+            Draft(request, chosen[request.policy], self.ends_of[request.policy])
             for request in requests
         ]
         self.stats.prompt += sum(len(request.prompt_ids) for request in requests)
-        order = sorted(
-            range(len(requests)),
-            key=lambda i: (len(requests[i].prompt_ids), requests[i].policy, requests[i].prompt_ids),
-        )
-        self.queue: deque[int] = deque(order)
+        keys = [(len(each.prompt_ids), each.policy, each.prompt_ids) for each in requests]
+        self.queue: deque[int] = deque(sorted(range(len(requests)), key=keys.__getitem__))
         self.width: int = max(request.sampling.max_new_tokens for request in requests)
         self.places: Places = Places(self.decoder, self.width, self.budget)
         self._start()
@@ -109,13 +106,9 @@ class DecodingBatch:
         self._tensors(rows)
 
     def _tensors(self, rows: int) -> None:
-        def zeros(name: str, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-            return self.memory.zeros(name, *shape, dtype=dtype)
-
-        wide, vocabulary = self._columns, len(self.decoder.anatomy.head)
-        self.hidden: Tensor = zeros(
-            "hidden", rows, self.decoder.anatomy.hidden, dtype=self.decoder.stream
-        )
+        zeros, anatomy = partial(self.memory.zeros, dtype=torch.int64), self.decoder.anatomy
+        wide, vocabulary = self._columns, len(anatomy.head)
+        self.hidden: Tensor = zeros("hidden", rows, anatomy.hidden, dtype=self.decoder.stream)
         self.position, self.count = zeros("position", rows), zeros("count", rows)
         self.limit, self.policy = zeros("limit", rows), zeros("policy", rows)
         widest = double_dtype(self.memory.device)
@@ -256,9 +249,7 @@ class DecodingBatch:
         at = torch.as_tensor(slots, device=self.device)
         requests = [self.drafts[self.who[slot]].request for slot in slots]
 
-        def column(values: list[int]) -> Tensor:
-            return torch.tensor(values, device=self.device)
-
+        column = partial(torch.tensor, device=self.device)
         self.blocks.begin(slots, self.prefix_of[slots])
         used, prefix_index = np.unique(self.prefix_of[slots], return_inverse=True)
         last = [self._prefix(number).last for number in used.tolist()]

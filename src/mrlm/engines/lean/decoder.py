@@ -108,11 +108,9 @@ class Decoder:
         tensors = [anatomy.embedding, anatomy.head, anatomy.final_norm.weight]
         owners: list[int] = [-1, -1, -1]
         for number, (_, _, linears) in enumerate(jobs):
-            product_weights = [
-                t for linear in linears for t in (linear.stored, linear.bias) if t is not None
-            ]
-            tensors += product_weights
-            owners += [number] * len(product_weights)
+            parts = [part for linear in linears for part in (linear.stored, linear.bias)]
+            tensors += [part for part in parts if part is not None]
+            owners += [number] * (len(tensors) - len(owners))
         for layer in anatomy.layers:
             weights = [getattr(layer, name) for name in NORMS]
             tensors += [module.weight for module in weights if module is not None]
@@ -185,12 +183,10 @@ class Decoder:
             if name in pending and any(self._adapter_changes[name].take(tensors)):
                 changed.add(name)
         if changed or tuple(adapters) != self._adapters:
-            shape = self._shape_of_adapters()
+            products = [list(low) for low in self.lows]
             self._adapters = tuple(adapters)
-            self._rank = max(
-                (len(x.down) for loras in loras_of_modules for x in loras if x), default=0
-            )
-            rest = iter(loras_of_modules)
+            ranks = (len(x.down) for loras in loras_of_modules for x in loras if x)
+            self._rank, rest = max(ranks, default=0), iter(loras_of_modules)
             for at in range(len(self.anatomy.layers)):
                 parts = {name: [next(rest) for _ in PRODUCTS[name]] for name in PRODUCTS}
                 self.lows[at] = {
@@ -198,7 +194,7 @@ class Decoder:
                     for name, loras in parts.items()
                     if any(lora for module_loras in loras for lora in module_loras)
                 }
-            self.layout += shape != self._shape_of_adapters()
+            self.layout += products != [list(low) for low in self.lows]
         return changed
 
     def owners(self, rows: Sequence[str | None]) -> np.ndarray | None:
@@ -254,10 +250,6 @@ class Decoder:
             return int8.rounded(weights)
         return matmul.stored(weights, self.stored, self._single)
 
-    def _shape_of_adapters(self) -> list[list[str]]:
-        """The products that adapters change."""
-        return [list(low) for low in self.lows]
-
     def _low(
         self, product: Product, loras_of_modules: Sequence[Sequence[Lora | None]], old: Low | None
     ) -> Low:
@@ -267,6 +259,10 @@ class Decoder:
         return low
 
     # -- forward ---------------------------------------------------------------------------------
+
+    def index(self, numbers: np.ndarray) -> Tensor:
+        """Numbers as a tensor of its device."""
+        return torch.as_tensor(numbers, dtype=torch.int64, device=self.device)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Embed ids (N,) as (N, hidden)."""

@@ -42,10 +42,8 @@ class FixedBlocks(Blocks):
         cell = np.zeros(count, dtype=np.int64)  # rows that do not run have any
         cell[running] = prompt_of_running * most + rank
         self._even = np.array_equal(cell, np.arange(self._prefixes * most))
-        self._place = (
-            self._lasting("prompt", cell // most)[:, None],
-            self._lasting("place", cell % most)[:, None],
-        )
+        prompt, place = self._lasting("prompt", cell // most), self._lasting("place", cell % most)
+        self._place = prompt[:, None], place[:, None]
         asking = np.zeros(self._prefixes * most, dtype=np.int64)  # as have places without a row
         asking[cell[running]] = np.flatnonzero(running)
         self._asking = self._lasting("asking", asking)
@@ -105,12 +103,9 @@ class FixedBlocks(Blocks):
             self.own[at][:, :count].index_copy_(3, self._now, halves(pairs)[:, :, :, None])
             grouped = queries.reshape(count, decoder.kv_heads, -1, decoder.head_dim)
             mask = masks.get(decoder.windows[at])
-            mixed = (
-                self._flash(at, grouped, sequences)
-                if mask is None
-                else self._whole(at, grouped, mask)
-            )
-            return mixed.reshape(count, -1)
+            if mask is None:
+                return self._flash(at, grouped, sequences).reshape(count, -1)
+            return self._whole(at, grouped, mask).reshape(count, -1)
 
         states = decoder.forward(decoder.embed(ids), positions, self.reach, attend, adapters)
         self._now += 1

@@ -2,15 +2,13 @@
 of keys is a sequence of its own, which reads the keys that it has and no others."""
 
 import functools
-import logging
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from mrlm.core.log import log
 from mrlm.learn.fast.varlen_attention import AGREEMENT, WIDEST_HEAD
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 class Sequences(NamedTuple):

@@ -69,9 +69,8 @@ class Blocks:
         self.memory: Fresh = memory
         self.most: int = most_columns(width)
         shape = (2, rows, decoder.kv_heads, min(width, FIRST), decoder.head_dim)
-        self.own: list[Tensor] = [
-            memory.take(f"own{at}", *shape).zero_() for at in range(len(decoder.windows))
-        ]
+        names = [f"own{at}" for at in range(len(decoder.windows))]
+        self.own: list[Tensor] = [memory.take(name, *shape).zero_() for name in names]
         self.prompts: Prompts = Prompts(decoder, memory)
         self.column: int = 0
         """The own column of the next step."""
@@ -95,12 +94,12 @@ class Blocks:
 
     def gather(self, rows: np.ndarray, columns: np.ndarray) -> Tensor:
         """Keys and values (N, layers, 2 kv_heads, D) of single tokens of own blocks."""
-        where = self._index(rows), self._index(columns)
-        return torch.stack([block[:, where[0], :, where[1]].flatten(1, 2) for block in self.own], 1)
+        row, column = self.decoder.index(rows), self.decoder.index(columns)
+        return torch.stack([block[:, row, :, column].flatten(1, 2) for block in self.own], 1)
 
     def compact(self, chosen: np.ndarray) -> None:
         """Move the rows `chosen` to the front."""
-        seen, index = slice(self._first, self.column), self._index(chosen)
+        seen, index = slice(self._first, self.column), self.decoder.index(chosen)
         for block in self.own:
             block[:, : len(chosen), :, seen] = block[:, index, :, seen]
         self.since[: len(chosen)] = self.since[chosen]
@@ -126,7 +125,7 @@ class Blocks:
         self._longest, self._prefixes = columns_of(self.decoder, int(lengths.max())), len(lengths)
         self._prefix_of, self._running, self._owners = prefixes, running, owners
         self.locate()
-        self._length = self._index(lengths)
+        self._length = self.decoder.index(lengths)
         self._short: Tensor | None = None
         if (lengths != self._longest).any():
             places = torch.arange(self._longest, device=self.decoder.device)
@@ -153,13 +152,11 @@ class Blocks:
         rank[order] = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         most, late = int(sizes.max()), bool((since > self._first).any())
         even = np.array_equal(prefixes * most + rank, np.arange(count)) and count == most * prompts
-        first_column, group, rank_in_group = (
-            self._index(numbers) for numbers in (since, prefixes, rank)
-        )
-        which = None if same is None else (self._index(chosen), self._index(same))
-        owners = None if self._owners is None else self._owners[chosen]
-        adapted = self.decoder.adapted(owners)
-        return Rows(which, adapted, first_column, late, group, rank_in_group, most, even)
+        index, owners = self.decoder.index, self._owners
+        which = None if same is None else (index(chosen), index(same))
+        adapted = self.decoder.adapted(None if owners is None else owners[chosen])
+        first, group, number = map(index, (since, prefixes, rank))
+        return Rows(which, adapted, first, late, group, number, most, even)
 
     def _distinct(self, ids: Tensor) -> Rows:
         """The rows to compute for the next tokens (N,): one of those that are equal so far."""
@@ -257,10 +254,8 @@ class Blocks:
             grid = far.new_zeros(self._prefixes, rows.most, self._longest)
             grid[rows.group, rows.rank] = far
             grid = grid.repeat_interleave(decoder.heads // decoder.kv_heads, 1)
-            masks[window] = (
-                hidden(gone, decoder.dtype)[:, None, None],
-                hidden(grid, decoder.dtype)[:, None],
-            )
+            own = hidden(gone, decoder.dtype)[:, None, None]
+            masks[window] = own, hidden(grid, decoder.dtype)[:, None]
         return masks
 
     def widen(self) -> None:
@@ -281,8 +276,3 @@ class Blocks:
         self.since = (self.since - first).clip(min=0)
         self.column, self._first = column - first, 0
         self.locate()
-
-    # -- helpers ---------------------------------------------------------------------------------
-
-    def _index(self, numbers: np.ndarray) -> Tensor:
-        return torch.as_tensor(numbers, dtype=torch.int64, device=self.decoder.device)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
 
 import numpy as np
 import torch
@@ -81,16 +81,13 @@ def low_of(
     shape = len(loras_of_maps[0]), len(loras_of_maps) * rank
     low = old
     if low is None or low.down.shape[:2] != shape:
-        low = Low(
-            first.new_zeros(*shape, first.shape[1], dtype=dtype),
-            first.new_zeros(*shape, sum(widths), dtype=dtype),
-        )
-    starts = accumulate([0, *widths])
-    for number, (loras, width, start) in enumerate(
-        zip(loras_of_maps, widths, starts, strict=False)
-    ):
+        zeros = partial(first.new_zeros, *shape, dtype=dtype)
+        low = Low(zeros(first.shape[1]), zeros(sum(widths)))
+    start = 0
+    for number, (loras, width) in enumerate(zip(loras_of_maps, widths, strict=True)):
         rows = slice(number * rank, (number + 1) * rank)
         _write(loras, low.down[:, rows], low.up[:, rows, start : start + width])
+        start += width
     return low
 
 

@@ -1,6 +1,5 @@
 """Memory of keys and values: how much a batch may take, and where it lies."""
 
-import functools
 from math import prod
 
 import psutil
@@ -23,12 +22,7 @@ def budget_of(memory: "Fresh", kv_mib: int | None) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(SHARE * (free + held)) + memory.held
-    return int(SHARE_OF_PROCESSOR * _total())
-
-
-@functools.cache
-def _total() -> int:
-    return psutil.virtual_memory().total
+    return int(SHARE_OF_PROCESSOR * psutil.virtual_memory().total)
 
 
 class Fresh:

@@ -41,13 +41,10 @@ class Places:
 
     def needed(self, rows: int, prompts: int, longest: int) -> int:
         """Most bytes of so many rows and prompts, with a layer that is copied as it grows."""
-        completions, read = (
-            rows * most_columns(self.width),
-            prompts * columns_of(self.decoder, longest),
-        )
-        return (
-            completions + read + max(completions, read) // self.layers + AT_ONCE
-        ) * self.of_token
+        written = rows * most_columns(self.width)
+        read = prompts * columns_of(self.decoder, longest)
+        tokens = written + read + max(written, read) // self.layers + AT_ONCE
+        return tokens * self.of_token
 
     def fitting(self, requests: Sequence[Request]) -> int:
         """The number of requests for which there is memory, in their order. Raises `EngineError`:

@@ -89,13 +89,13 @@ class Prefill:
         self.new: np.ndarray = stops - self.starts
         """Number of each prompt's computed tokens."""
         computed = (columns >= self.starts[:, None]) & (columns < stops[:, None])
-        self.columns: Tensor = self._index(computed.nonzero()[1])
-        self.ids: Tensor = self._index(table[computed])
+        self.columns: Tensor = self.decoder.index(computed.nonzero()[1])
+        self.ids: Tensor = self.decoder.index(table[computed])
         offsets = np.cumsum(self.new) - self.new
         self.stored: Stored = self._stored(computed, offsets)
         self.groups: list[Queries] = self._groups(offsets)
-        self.last: Tensor = self._index(offsets + self.new - 1)
-        self.ends: Queries = Queries(None, self.last, None, 1, self._index(stops - 1))
+        self.last: Tensor = self.decoder.index(offsets + self.new - 1)
+        self.ends: Queries = Queries(None, self.last, None, 1, self.decoder.index(stops - 1))
 
     def forward(self, attend: Attend, owners: np.ndarray | None) -> Tensor:
         """Hidden states (P, hidden) of the last tokens; `attend` answers for them alone in the last
@@ -149,19 +149,19 @@ class Prefill:
     def places(self, stops: np.ndarray) -> tuple[Tensor, Tensor]:
         """Prompt and column of the first so many tokens of the prompts."""
         prompt, column = (np.arange(self.wide) < stops[:, None]).nonzero()
-        return self._index(prompt), self._index(column)
+        return self.decoder.index(prompt), self.decoder.index(column)
 
     def _stored(self, computed: np.ndarray, offsets: np.ndarray) -> Stored:
         columns = np.arange(self.wide)
         seen = (columns >= self.cached[:, None]) & (columns < self.stops[:, None])
-        prompt, column = (self._index(numbers) for numbers in seen.nonzero())
+        prompt, column = (self.decoder.index(numbers) for numbers in seen.nonzero())
         if np.array_equal(seen, computed):
             return Stored(prompt, column, None)
         number = np.arange(self.count)[:, None]
         begun = columns >= self.starts[:, None]
         owner = np.maximum.accumulate(np.where(begun, number, 0))[seen]
         token = offsets[owner] + seen.nonzero()[1] - self.starts[owner]
-        return Stored(prompt, column, self._index(token))
+        return Stored(prompt, column, self.decoder.index(token))
 
     def _groups(self, offsets: np.ndarray) -> list[Queries]:
         """All tokens; prompts with more than twice as many as others ask apart."""
@@ -170,21 +170,20 @@ class Prefill:
         kinds = np.unique(halved)
         if len(kinds) == 1:
             every = np.arange(tallest) < self.new[:, None]
-            slot = None if every.all() else self._index(np.flatnonzero(every))
-            return [Queries(None, None, slot, tallest, self._index(self.starts))]
+            slot = None if every.all() else self.decoder.index(np.flatnonzero(every))
+            return [Queries(None, None, slot, tallest, self.decoder.index(self.starts))]
         groups: list[Queries] = []
         for kind in kinds:
             chosen = np.flatnonzero(halved == kind)
             tall = int(self.new[chosen].max())
             real = np.arange(tall) < self.new[chosen, None]
             tokens = (offsets[chosen, None] + np.arange(tall))[real]
-            slot = None if real.all() else self._index(np.flatnonzero(real))
-            first = self._index(self.starts[chosen])
-            groups.append(Queries(self._index(chosen), self._index(tokens), slot, tall, first))
+            slot = None if real.all() else self.decoder.index(np.flatnonzero(real))
+            first = self.decoder.index(self.starts[chosen])
+            groups.append(
+                Queries(self.decoder.index(chosen), self.decoder.index(tokens), slot, tall, first)
+            )
         return groups
-
-    def _index(self, numbers: np.ndarray) -> Tensor:
-        return torch.as_tensor(numbers, dtype=torch.int64, device=self.decoder.device)
 
 
 def _alike(table: np.ndarray, kinds: np.ndarray) -> np.ndarray:

@@ -26,9 +26,8 @@ class Prompts:
     def __init__(self, decoder: Decoder, memory: Fresh) -> None:
         self.decoder, self.memory = decoder, memory
         shape = (2, 0, decoder.kv_heads, 0, decoder.head_dim)
-        self.blocks: list[Tensor] = [
-            memory.take(f"prompts{at}", *shape) for at in range(len(decoder.windows))
-        ]
+        names = [f"prompts{at}" for at in range(len(decoder.windows))]
+        self.blocks: list[Tensor] = [memory.take(name, *shape) for name in names]
 
     @property
     def size(self) -> tuple[int, int]:
@@ -37,7 +36,7 @@ class Prompts:
 
     def keep(self, numbers: np.ndarray) -> None:
         """Move the prompts `numbers` to the front; the others are dropped."""
-        index = self.index(numbers)
+        index = self.decoder.index(numbers)
         for at, block in enumerate(self.blocks):
             kept_block = block[:, index]
             if self.memory.overlaps:
@@ -46,10 +45,8 @@ class Prompts:
 
     def gather(self, numbers: np.ndarray, columns: np.ndarray) -> Tensor:
         """Keys and values (N, layers, 2 kv_heads, D) of single tokens of prompts."""
-        where = self.index(numbers), self.index(columns)
-        return torch.stack(
-            [block[:, where[0], :, where[1]].flatten(1, 2) for block in self.blocks], 1
-        )
+        row, column = self.decoder.index(numbers), self.decoder.index(columns)
+        return torch.stack([block[:, row, :, column].flatten(1, 2) for block in self.blocks], 1)
 
     def grow(self, count: int, longest: int) -> None:
         """Make room for so many prompts of so many tokens."""
@@ -80,7 +77,7 @@ class Prompts:
         """
         computed = 0
         lengths, starts = np.array([len(t) for t in texts]), np.array([len(t) for t in cached_rows])
-        cached = self.index(np.concatenate(cached_rows)) if starts.any() else None
+        cached = self.decoder.index(np.concatenate(cached_rows)) if starts.any() else None
         while True:
             stops = lengths
             if not self.decoder.on_processor and len(texts) == 1:
@@ -135,10 +132,9 @@ class Prompts:
         blocks of queries."""
         decoder, stored = self.decoder, prefill.stored
         self.grow(max(numbers) + 1, prefill.wide)
-        block_rows = self.index(np.array(numbers))
-        row, before = block_rows[stored.prompt], None
-        if cached is not None:
-            before = prefill.places(prefill.cached)
+        block_rows = self.decoder.index(np.array(numbers))
+        row = block_rows[stored.prompt]
+        before = None if cached is None else prefill.places(prefill.cached)
         key_row, key_column = prefill.places(prefill.stops)
         key_row = block_rows[key_row]
         paths = {last: prefill.paths(last) for last in (False, True)}
@@ -173,10 +169,6 @@ class Prompts:
 
         return attend
 
-    def index(self, numbers: np.ndarray) -> Tensor:
-        """Numbers as a tensor of the device."""
-        return torch.as_tensor(numbers, dtype=torch.int64, device=self.decoder.device)
-
     def place(self, at: int, numbers: Sequence[int], layer: Tensor) -> None:
         """Store the blocks (2, P, kv_heads, T, D) of prompts in a layer."""
         have, wide = self.blocks[at].shape[1], self.blocks[at].shape[3]
@@ -185,7 +177,7 @@ class Prompts:
             self.blocks[at] = layer
             return
         self._grow(at, count, longest)
-        self.blocks[at][:, self.index(np.array(numbers)), :, : layer.shape[3]] = layer
+        self.blocks[at][:, self.decoder.index(np.array(numbers)), :, : layer.shape[3]] = layer
 
     def _grow(self, at: int, count: int, longest: int) -> None:
         block = self.blocks[at]

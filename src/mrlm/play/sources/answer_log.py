@@ -2,15 +2,13 @@
 with the same answers, such episodes reach the same state, whatever the weights are by then."""
 
 import hashlib
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mrlm.core.log import log
 from mrlm.core.types import Completion
 from mrlm.play.engine import Key, Request
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 GROUP = 4
 """Length of a key's prefix that names its group: (run seed, split, environment, task number)."""

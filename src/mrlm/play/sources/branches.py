@@ -48,18 +48,10 @@ def past_of(episode: Episode) -> dict[TurnPlace, PastTurn]:
 
 def _past(turn: Turn) -> PastTurn:
     text = "" if turn.message is None else turn.message.content
-    return PastTurn(
-        turn.prompt_ids or turn.read,
-        Completion(
-            turn.completion_ids,
-            turn.logprobs or [],
-            text,
-            cast("Literal['stop', 'length', 'abort']", turn.finish_reason),
-            turn.version,
-        ),
-        (turn.step, turn.order),
-        turn.trained,
-    )
+    ended = cast("Literal['stop', 'length', 'abort']", turn.finish_reason)
+    completion = Completion(turn.completion_ids, turn.logprobs or [], text, ended, turn.version)
+    asked, when = turn.prompt_ids or turn.read, (turn.step, turn.order)
+    return PastTurn(asked, completion, when, turn.trained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +83,12 @@ class Script:
     own_rest: bool = True
     feed: bool = True
 
-    def changes(self, turn_key: TurnPlace) -> bool:
-        return turn_key in self.turns or turn_key[0] in self.agents
+    def changes(self, place: TurnPlace) -> bool:
+        return place in self.turns or place[0] in self.agents
 
     def start(self, past: Past) -> tuple[int, int] | None:
         """When the first changed turn is taken; `None` if no recorded turn is changed."""
-        return min(
-            (past_turn.when for turn_key, past_turn in past.items() if self.changes(turn_key)),
-            default=None,
-        )
+        return min((turn.when for place, turn in past.items() if self.changes(place)), default=None)
 
 
 @dataclass(eq=False, repr=False)
@@ -123,8 +112,8 @@ class BranchAgent(Agent):
         return await super().act(messages, **sampling)
 
     async def _answer(self, turn: Turn, seen: Sequence[Message]) -> tuple[str, JSON]:
-        turn_key, script = (self.name, turn.index), self.script
-        was, changed = self.past.get(turn_key), script.changes((self.name, turn.index))
+        place, script = (self.name, turn.index), self.script
+        was, changed = self.past.get(place), script.changes(place)
         same = was is not None and was.asked == (turn.prompt_ids or turn.read)
         if was is not None and not changed:
             if self._settled(was):
@@ -174,14 +163,12 @@ class BranchAgent(Agent):
         """The recorded answer, after all concurrent requests have been made."""
         assert self.batcher is not None
         await self.batcher.linger()
-        turn.completion_ids = list(was.completion.token_ids)
-        turn.logprobs = list(was.completion.logprobs) or None
-        turn.version, turn.finish_reason = (
-            was.completion.policy_version,
-            was.completion.finish_reason,
-        )
+        completion = was.completion
+        turn.completion_ids = list(completion.token_ids)
+        turn.logprobs = list(completion.logprobs) or None
+        turn.version, turn.finish_reason = completion.policy_version, completion.finish_reason
         turn.trained, turn.fed = was.trained, True
-        return was.completion.text, {}
+        return completion.text, {}
 
     async def _written(self, turn: Turn, text: str) -> tuple[str, JSON]:
         """A text that is not sampled, as tokens."""

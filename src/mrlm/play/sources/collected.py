@@ -40,10 +40,9 @@ class Collected(EpisodeSource):
         if not self.kept or (self.every and self.calls % self.every == 0):
             await self._collect()
         self.calls += 1
-        taken = [
-            self.kept[(self.cursor + i) % len(self.kept)] for i in range(min(count, len(self.kept)))
-        ]
-        self.cursor = (self.cursor + len(taken)) % len(self.kept)
+        size = len(self.kept)
+        taken = [self.kept[(self.cursor + i) % size] for i in range(min(count, size))]
+        self.cursor = (self.cursor + len(taken)) % size
         return [Group([episode], episode.task.id) for episode in taken]
 
     async def _collect(self) -> None:

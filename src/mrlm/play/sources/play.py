@@ -3,7 +3,6 @@ retries and failed episodes; independent of learning."""
 
 import asyncio
 import copy
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ENDS_RUN, ConfigError, EpisodeError
+from mrlm.core.log import log
 from mrlm.core.process_group import ALONE, Peers, shares
 from mrlm.core.progress import advance, counting
 from mrlm.core.sync_async import as_failure, in_thread, is_interrupt
@@ -27,9 +27,6 @@ from mrlm.play.sources.oversampling import OversampledTask
 from mrlm.play.sources.source import EpisodeSource
 from mrlm.play.sources.task_sampler import EnvironmentSpec, PlannedTask, TaskSampler, count_tasks
 from mrlm.play.workflow import silent
-
-log: logging.Logger = logging.getLogger("mrlm")
-
 
 EXPERT = "expert"
 AssignOpponents = Callable[
@@ -131,10 +128,9 @@ class Play(EpisodeSource):
         settings_of = self.settings_of
         if self.assign_opponents is not None:
             settings_of = self.assign_opponents(env, index, settings_of)
+        lineups = [settings_of] * (self.group_size + self.surplus)
         keep = self.group_size if self.surplus else None
-        return PlannedTask(
-            env, "train", index, [settings_of] * (self.group_size + self.surplus), keep=keep
-        )
+        return PlannedTask(env, "train", index, lineups, keep=keep)
 
     async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
         """Plays held-out tasks, always the same ones: about `episodes` of them over all
@@ -357,9 +353,8 @@ class Play(EpisodeSource):
         self, settings: AgentSettings, episode: Episode, environment: Environment, key: Key
     ) -> Agent:
         if ask := self.persons.get(settings.name):
-            return TextAgent(
-                settings, episode, None, key, lambda own, seen: ask(own.name, settings.view(seen))
-            )
+            own = settings
+            return TextAgent(own, episode, None, key, lambda _, seen: ask(own.name, own.view(seen)))
         if self.demonstrate or settings.sampler == EXPERT:
             return TextAgent(settings, episode, None, key, partial(_expert, environment, episode))
         if own := environment.stops.get(settings.name):

@@ -1,12 +1,12 @@
 """Groups made of the rows of a data set."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
 from typing import Any, Literal
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ChatTemplateError, ConfigError, DataError
+from mrlm.core.log import log
 from mrlm.core.messages import read_tools, without_nulls
 from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import Message, Role, Rollout, Task, Turn
@@ -14,13 +14,8 @@ from mrlm.data.tasks import row_messages
 from mrlm.play.agent import AgentSettings, shuffled
 from mrlm.play.sources.source import EpisodeSource
 
-log: logging.Logger = logging.getLogger("mrlm")
-
-ROW_FORMS: list[tuple[str, ...]] = [
-    ("messages",),
-    ("prompt", "completion"),
-    ("prompt", "chosen", "rejected"),
-]
+PAIR = ("prompt", "chosen", "rejected")
+ROW_FORMS: list[tuple[str, ...]] = [("messages",), ("prompt", "completion"), PAIR]
 """Sets of columns that a row may have."""
 OnLongRow = Literal["raise", "truncate"]
 READ = {
@@ -53,18 +48,14 @@ class Grouping:
 
     def __post_init__(self, settings_of: Mapping[str, AgentSettings]) -> None:
         self._noted = False
-        self._settings = {
-            name: settings for name, settings in settings_of.items() if settings.chat is not None
-        }
-        self._trained = [settings for settings in settings_of.values() if settings.trained]
-        self._default = list(
-            {settings.policy: settings for settings in reversed(self._trained)}.values()
-        )
+        self._settings = {name: s for name, s in settings_of.items() if s.chat is not None}
+        self._trained = [s for s in settings_of.values() if s.trained]
+        self._default = list({s.policy: s for s in reversed(self._trained)}.values())
 
     def check(self, row: Mapping[str, Any], index: int) -> None:
         """Checks row number `index`. Raises `ConfigError`: it lacks a column, or names an unknown
         agent."""
-        forms = [("prompt", "chosen", "rejected")] if self.pairs else ROW_FORMS
+        forms = [PAIR] if self.pairs else ROW_FORMS
         if row.get("prompt") is None and _shared(row):
             forms = [("chosen", "rejected")]
         if not any(all(row.get(name) is not None for name in form) for form in forms):
@@ -91,22 +82,16 @@ class Grouping:
         """
         where = f"{self.where}, row {index + 1}"
         self._note_unused(row, where)
-        conversations = [
-            (_with_columns(messages, row, where), reward)
-            for messages, reward in self._conversations(row, where)
-        ]
+        sides = self._conversations(row, where)
+        conversations = [(_with_columns(said, row, where), reward) for said, reward in sides]
         name = f"row-{index}"
         parts: list[dict[str, Rollout]] = [{} for _ in conversations]
         for settings in self._speakers(row, [messages for messages, _ in conversations]):
             assert settings.chat is not None
             views = [settings.view(messages) for messages, _ in conversations]
+            who = settings.name, settings.policy, {settings.name}
             try:
-                turn_lists = [
-                    transcript_turns(
-                        settings.chat, view, settings.name, settings.policy, {settings.name}
-                    )
-                    for view in views
-                ]
+                turn_lists = [transcript_turns(settings.chat, view, *who) for view in views]
             except (ChatTemplateError, DataError) as error:
                 raise type(error)(f"{where}: {error}") from error
             self._fit(index, settings, turn_lists)
@@ -158,9 +143,8 @@ class Grouping:
     def _fit(self, index: int, settings: AgentSettings, sides: Sequence[list[Turn]]) -> None:
         """Shortens what is too long, or refuses it: all sides lose the same tokens, from the
         beginning, and no answer is cut."""
-        whole = max(
-            (len(turn.prompt_ids) + len(turn) for side in sides for turn in side), default=0
-        )
+        turns = [turn for side in sides for turn in side]
+        whole = max((len(turn.prompt_ids) + len(turn) for turn in turns), default=0)
         limit = settings.max_prompt_tokens + settings.sampling.max_new_tokens
         room = settings.max_prompt_tokens if self.on_long_row == "truncate" else limit
         opening = max((len(side[0].prompt_ids) for side in sides if side), default=0)
@@ -178,7 +162,7 @@ class Grouping:
                 f"{where}{whole} tokens, but policy {settings.policy!r} reads {limit} at most, and "
                 "cutting the prompt is not enough; shorten the answer or drop the row"
             )
-        for turn in (turn for side in sides for turn in side):
+        for turn in turns:
             turn.prompt_ids = turn.prompt_ids[cut:]
 
 
@@ -292,10 +276,8 @@ def _with_columns(messages: list[Message], row: Mapping[str, Any], where: str) -
             raise DataError(
                 f"{where}: loss_mask must be a list with an entry for each message, not {mask!r}"
             )
-        messages = [
-            replace(m, weight=m.weight if flag else 0.0)
-            for m, flag in zip(messages, mask, strict=True)
-        ]
+        pairs = zip(messages, mask, strict=True)
+        messages = [replace(m, weight=m.weight if flag else 0.0) for m, flag in pairs]
     if system:
         if not isinstance(system, str) or messages[0].role is Role.SYSTEM:
             raise DataError(f"{where}: column 'system' must be text, beside no system message")

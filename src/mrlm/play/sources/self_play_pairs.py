@@ -72,10 +72,8 @@ class SelfPlayPairs(EpisodeSource):
         return [self._pair(of, row) for of, row in chosen]
 
     def state_dict(self) -> dict[str, Any]:
-        answers = [
-            [number, row, by] for number, rows in self.said.items() for row, by in rows.items()
-        ]
-        return {"calls": self.calls, "said": answers, "tokens": self.batcher.tokens}
+        said = [[of, row, by] for of, rows in self.said.items() for row, by in rows.items()]
+        return {"calls": self.calls, "said": said, "tokens": self.batcher.tokens}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.calls, self.batcher.tokens = state["calls"], state["tokens"]
@@ -92,34 +90,25 @@ class SelfPlayPairs(EpisodeSource):
         """Samples the answers of a round; answers older than the round before are dropped."""
         first = number * self.rounds.rows
         places = [self.rows.place(first + i) for i in range(self.rounds.rows)]
-        local_answers: Said = {}
+        own: Said = {}
         mine = places[self.peers.rank :: self.peers.size]
         for start in range(0, len(mine), AT_ONCE):
             chunk = dict.fromkeys(mine[start : start + AT_ONCE])
             results = await asyncio.gather(*(self._answers(number, row) for row in chunk))
-            local_answers |= dict(zip(chunk, results, strict=True))
+            own |= zip(chunk, results, strict=True)
         everywhere: Said = {}
-        for part in await self.peers.exchange(local_answers):
+        for part in await self.peers.exchange(own):
             everywhere |= part
-        round_answers = {row: everywhere[row] for row in places}
-        kept_rounds = (number - 1,) if self.rounds.previous else ()
-        self.said = {of: self.said[of] for of in kept_rounds if of in self.said} | {
-            number: round_answers
-        }
+        kept = (number - 1,) if self.rounds.previous else ()
+        self.said = {of: self.said[of] for of in kept if of in self.said}
+        self.said[number] = {row: everywhere[row] for row in places}
 
     async def _answers(self, number: int, row: int) -> dict[str, list[int]]:
         """The sampled answers of the agents of a row."""
         rollouts = self.rows.group(row).episodes[0].rollouts
-        last_turns = {
-            agent: rollout.turns[-1] for agent, rollout in rollouts.items() if rollout.turns
-        }
-        completions = await asyncio.gather(
-            *(
-                self._answer(number, row, self.settings_of[a], turn)
-                for a, turn in last_turns.items()
-            )
-        )
-        return dict(zip(last_turns, completions, strict=True))
+        last = {agent: part.turns[-1] for agent, part in rollouts.items() if part.turns}
+        jobs = (self._answer(number, row, self.settings_of[a], turn) for a, turn in last.items())
+        return dict(zip(last, await asyncio.gather(*jobs), strict=True))
 
     async def _answer(
         self, number: int, row: int, settings: AgentSettings, turn: Turn
