@@ -112,6 +112,7 @@ class ConnectFourEnvironment(LineGame):
         self.lines: Lines = all_lines(self.height, self.width, self.line)
         self.choices: str = COLUMNS[: self.width]
         self.heading: Sequence[str] = [*self.choices]
+        self.kind: str = f"connect_four-{self.height}x{self.width}-{self.line}"
         self.rules: str = (
             f"Connect four on {self.height} rows and {self.width} columns. X and O drop discs into "
             f"columns in turn, X first; a disc falls to the lowest free cell. {self.line} in a "
@@ -121,10 +122,6 @@ class ConnectFourEnvironment(LineGame):
             *(agents, settings["opening"], illegal, forgiven, draw),
             *(opponent, seat, teaches, style, seed),
         )
-
-    @property
-    def kind(self) -> str:
-        return f"connect_four-{self.height}x{self.width}-{self.line}"
 
     def openings(self) -> Openings:
         return openings(self.height, self.width, self.line, self.opening)

@@ -140,6 +140,7 @@ class LeducEnvironment(PokerGame):
         whole_number(1, 3, raises=self.raises)
         self.game = self._rules = leduc_rules(self.ranks, self.raises)
         super().__init__(agents, num_hands, illegal, opponent, seat, teaches, style, seed)
+        self.kind: str = f"leduc-{self.ranks}-{self.raises}"
         self.max_turns: int | None = len(SIZES) * (self.raises + 2) * num_hands
         self.rules: str = (
             f"Leduc poker. The cards are {', '.join(self._rules.ranks)}, two of each, the highest "
@@ -150,10 +151,6 @@ class LeducEnvironment(PokerGame):
             "end a card equal to it wins, else the higher card; equal cards share what is in. "
             "Answer with one word."
         )
-
-    @property
-    def kind(self) -> str:
-        return f"leduc-{self.ranks}-{self.raises}"
 
     def words(self) -> tuple[str, ...]:
         moves = self.game.moves(self._history)

@@ -24,8 +24,8 @@ Openings = tuple[tuple[str, ...], tuple[str, ...]]
 class LineGame(TurnGame):
     """A board as a string of `X`, `O` and `.`, row by row.
 
-    A game sets `width`, `lines`, `choices` (all answers) and `rules` before it calls
-    `super().__init__`, and implements `kind`, `openings`, `cell`, `text`, `refusal` and `worth`.
+    A game sets `kind`, `width`, `lines`, `choices` (all answers) and `rules` before it calls
+    `super().__init__`, and implements `openings`, `cell`, `text`, `refusal` and `worth`.
     """
 
     roles: tuple[str, ...] = ("x", "o")
@@ -33,6 +33,8 @@ class LineGame(TurnGame):
     lines: Lines
     choices: str
     rules: str
+    kind: str
+    """Name of the game in the ids of tasks."""
     numbers: bool = False
     """Whether a board for people has the numbers of free cells, as `shown` has them."""
     heading: Sequence[str] = ()
@@ -70,11 +72,6 @@ class LineGame(TurnGame):
         self._marked: int | None = None
 
     # -- implemented by a game ---------------------------------------------------------------------
-
-    @property
-    def kind(self) -> str:
-        """Name of the game in the ids of tasks."""
-        raise NotImplementedError
 
     def openings(self) -> Openings:
         """The positions in which games begin."""
