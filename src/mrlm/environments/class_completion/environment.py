@@ -3,7 +3,7 @@ optional adviser between turns. Code runs only in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
@@ -14,7 +14,6 @@ from mrlm.environments.class_completion.grading import ClassGrader
 from mrlm.environments.class_completion.merging import Division, divided, honest
 from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, converted
 from mrlm.environments.class_completion.scoring import CompletionScore, feedback_text, worth
-from mrlm.environments.code.grading import patient
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
 from mrlm.environments.shared.rows import RowArgs, RowTable, others, row_matters, whole_number
 from mrlm.sandbox.types import Sandbox
@@ -103,11 +102,6 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
             row = self._convert(generated(f"{self.seed}/{seed}", split), name)
             info = {PROBLEM: row[PROBLEM]}
         return Task(name, [Message(row["prompt"])], row.get("solution_code"), seed, info)
-
-    def prover(self) -> Self:
-        twin = self.spawn()
-        twin.limits = patient(self.limits)
-        return twin
 
     def asked(self) -> list[str]:
         self._division = divided(self._problem, len(self.writers), self.division)

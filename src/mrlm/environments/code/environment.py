@@ -3,7 +3,7 @@ tests that pass. Code runs only in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
@@ -107,6 +107,7 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         whole_number(1, max_tests=max_tests)
         super().__init__(agents, attempts(max_attempts, max_turns, default=3))
         self.limits: Limits = Limits(wall=timeout if test_timeout is None else test_timeout)
+        self.alone = {"limits": patient(self.limits)}
         self.instruction = instruction
         self._bench = CodeGrader(isolation, sandbox)
         self.isolation = isolation if sandbox is None else None
@@ -133,11 +134,6 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         labels = {"family": problem.family, "difficulty": problem.difficulty}
         more = {**info, **labels, PROBLEM: problem.record()}
         return Task(name, [Message(prompt)], problem.solution, seed, more)
-
-    def prover(self) -> Self:
-        twin = self.spawn()
-        twin.limits = patient(self.limits)
-        return twin
 
     def begin(self, task: Task) -> None:
         self._problem: CodeProblem = problem_of(task, CodeProblem, "code")

@@ -3,7 +3,7 @@ optional adviser between turns. Code runs only in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
@@ -11,7 +11,7 @@ from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import Row
 from mrlm.environments.code.formats import PROBLEM, converted
-from mrlm.environments.code.grading import CodeGrader, patient
+from mrlm.environments.code.grading import CodeGrader
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import test_board
 from mrlm.environments.code_collaboration.generator import problem as generated
@@ -112,11 +112,6 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         answer = codes if len(codes) == len(self.writers) else None
         name = f"code_collaboration-{self.seed}-{split}-{seed}"
         return Task(name, [Message(problem.question)], answer, seed, {PROBLEM: problem.record()})
-
-    def prover(self) -> Self:
-        twin = self.spawn()
-        twin.limits, twin.rewards = patient(self.limits), "team"
-        return twin
 
     def asked(self) -> list[str]:
         entry = self._problem.entry

@@ -10,6 +10,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.code.answers import extract_code, fenced
+from mrlm.environments.code.grading import patient
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.rows import RowTasks, agent_names, whole_number
 from mrlm.sandbox.types import Limits
@@ -99,6 +100,7 @@ class Writers(RowTasks, Environment, Generic[S]):
         advised = self.max_attempts - 1 if self.adviser is not None else 0
         self.max_turns: int | None = self.max_attempts + advised
         self.limits: Limits = Limits(wall=test_timeout)
+        self.alone = {"limits": patient(self.limits), "rewards": "team"}
         self.num_visible: int = num_visible
         self.instruction: str = instruction
         self.seed: int = seed
