@@ -200,8 +200,7 @@ class NegotiationEnvironment(TurnGame):
             self._offer = action
         self.mover = 1 - role
         if self._taken == self.turns:
-            for player in (0, 1):
-                self.pay(player, 0.0, deal=0.0)
+            self.pay_all(0.0, deal=0.0)
             self.mover = None
 
     def _worth(self, role: int, proposer: int, offer: Division) -> tuple[float, dict[str, float]]:

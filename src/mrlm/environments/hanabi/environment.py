@@ -200,8 +200,8 @@ class HanabiEnvironment(TurnGame):
         event = self._event(role, move)
         self._game.apply(role, move)
         self._log.append((role, self.word(role, move), event))
-        self._share((self._game.score - before) / self._game.best_score)
-        self._note(score=self._game.score - before, misplay=lives - self._game.lives)
+        gained, lost = self._game.score - before, lives - self._game.lives
+        self.pay_all(gained / self._game.best_score, score=gained, misplay=lost)
         if not self._game.over:
             self.mover = (role + 1) % self.players_count
         else:
@@ -218,8 +218,7 @@ class HanabiEnvironment(TurnGame):
         return words[named.pop()] if len(named) == 1 else None
 
     def _refuse(self, role: int, problem: str) -> None:
-        self._share(-self.illegal)
-        self._note(illegal=1.0)
+        self.pay_all(-self.illegal, illegal=1.0)
         self._erred[role] += 1
         self.tell(role, problem, "!")
         if self._erred[role] > self.forgiven:
@@ -230,18 +229,9 @@ class HanabiEnvironment(TurnGame):
         self.mover = None
         perfect = self._game.score == self._game.best_score
         crash = not self._game.lives and not perfect
-        self._note(perfect=float(perfect), crash=float(crash))
+        self.pay_all(0.0, perfect=float(perfect), crash=float(crash))
         if crash and self.crash == "zero":
-            self._share(-self._game.score / self._game.best_score)
-            self._note(score=-self._game.score)
-
-    def _share(self, value: float) -> None:
-        for role in range(self.players_count):
-            self.pay(role, value)
-
-    def _note(self, **components: float) -> None:
-        for role in range(self.players_count):
-            self.pay(role, 0.0, **components)
+            self.pay_all(-self._game.score / self._game.best_score, score=-self._game.score)
 
     def _event(self, role: int, move: Move) -> str:
         """The result of a move, as everyone sees it; called before it is made."""

@@ -110,6 +110,11 @@ class TurnGame(RowTasks, Environment):
         for name, amount in components.items():
             owed.components[name] = owed.components.get(name, 0.0) + amount
 
+    def pay_all(self, value: float, **components: float) -> None:
+        """Add to the reward of every role."""
+        for role in range(len(self.roles)):
+            self.pay(role, value, **components)
+
     def drawn(self) -> random.Random:
         """The random generator of this move."""
         return random.Random(f"{self._key}/{self._moves}")

@@ -145,8 +145,7 @@ class LineGame(TurnGame):
         if winner_of(self._board, self.lines):
             self._end(role)
         elif FREE not in self._board:
-            for player in (0, 1):
-                self.pay(player, self.draw, draw=1.0)
+            self.pay_all(self.draw, draw=1.0)
             self.mover = None
 
     def _end(self, won: int) -> None:
