@@ -12,7 +12,8 @@ from mrlm.core.types import Message, Task
 from mrlm.environments.hanabi.convention import chosen
 from mrlm.environments.hanabi.rules import COLOURS, MOST_RANKS, HeldCard, Move, Table, full_deck
 from mrlm.environments.shared.games import Style, Teaches, TurnGame
-from mrlm.environments.shared.rows import is_held_out, level_settings, penalty, whole_number
+from mrlm.environments.shared.generators import first_of
+from mrlm.environments.shared.rows import level_settings, penalty, whole_number
 
 LEVELS = {
     1: {"colours": 1, "ranks": 3, "hand": 2, "tokens": 3, "lives": 2},
@@ -130,10 +131,7 @@ class HanabiEnvironment(TurnGame):
         name = f"hanabi-{self.players_count}-{sizes}-{self.seed}-{split}-{seed}"
         rng = random.Random(name)
         deck = [*self.deck]
-        while True:
-            rng.shuffle(deck)
-            if is_held_out(f"hanabi {' '.join(deck)}") == (split == "eval"):
-                break
+        first_of(split, lambda: rng.shuffle(deck), lambda _: f"hanabi {' '.join(deck)}")
         table = self._dealt(deck)
         return Task(
             name, [Message(self._question(table, 0, []))], seed=seed, info={"cards": [*deck]}
