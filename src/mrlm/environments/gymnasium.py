@@ -99,7 +99,7 @@ class GymnasiumEnvironment(LibraryEnvironment):
         self.instructions: str = notice if instructions is None else instructions
         self.opening: str = self.instructions or id
         env.close()
-        self._text, self._now, self._legal = "", None, None
+        self._now, self._legal = None, None
         self._plans: dict[str, dict[Any, int]] = {}
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
@@ -131,13 +131,6 @@ class GymnasiumEnvironment(LibraryEnvironment):
             return StepResult(rewards={agent: reward}, done=over, truncated=not over)
         notice = notice if self.style == "full" else "!" if unread else ""
         return StepResult({agent: Observation([Message(notice + text)])}, {agent: reward})
-
-    def state(self) -> str:
-        return f"{self._text}\nstep {self._steps} of {self.max_turns}"
-
-    def render(self, agent: str | None = None) -> str | None:
-        """The text of the last observation, which the agent's message has, too."""
-        return self._text if agent is None else None
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         table = getattr(self._env.unwrapped, "P", None) if self._env is not None else None

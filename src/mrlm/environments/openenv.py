@@ -5,7 +5,6 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from mrlm.core.errors import ConfigError, EpisodeError
@@ -94,7 +93,6 @@ class OpenEnvEnvironment(LibraryEnvironment):
         self.instructions: str = self._explained() if instructions is None else instructions
         self.opening: str = self.instructions
         self._series: str = "openenv"
-        self._text = ""
         self._first = 0.0
         """Reward of the reset, which the first action receives."""
 
@@ -111,9 +109,6 @@ class OpenEnvEnvironment(LibraryEnvironment):
 
     def _restart(self) -> Any:
         return called(self._where, self._env.reset, seed=self._seed, **self.options)
-
-    def _held(self) -> AbstractContextManager[None]:
-        return nullcontext()  # the server draws its own numbers
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         (agent,) = self.agents
@@ -140,13 +135,6 @@ class OpenEnvEnvironment(LibraryEnvironment):
         if answer.done or over:
             return StepResult(rewards=rewards, done=bool(answer.done), truncated=not answer.done)
         return StepResult({agent: Observation([Message(text)])}, rewards)
-
-    def state(self) -> str:
-        return f"{self._text}\nstep {self._steps} of {self.max_turns}"
-
-    def render(self, agent: str | None = None) -> str | None:
-        """The text of the last observation, which the agent's message has, too."""
-        return self._text if agent is None else None
 
     def _action(self, text: str) -> tuple[dict[str, Any] | None, str]:
         """The action in an answer, or `None` and the reason of refusal."""

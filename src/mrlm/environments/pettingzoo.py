@@ -142,10 +142,8 @@ class PettingZooEnvironment(LibraryEnvironment):
     def state(self) -> str:
         if self._env is None or not self._env.agents:
             return f"{self.id}: over"
-        seen, env = self._seen, self._env
-        if not self.parallel:
-            seen = {name: self._rendered(env.observe(name), name) for name in env.agents}
-        return "\n".join(f"{self._agent(player)}: {text}" for player, text in seen.items())
+        seen = self._views(self._env.agents).items()
+        return "\n".join(f"{self._agent(player)}: {text}" for player, text in seen)
 
     def render(self, agent: str | None = None) -> str | None:
         """The game's own drawing, or the observations of its players; an agent's messages have its
@@ -155,12 +153,14 @@ class PettingZooEnvironment(LibraryEnvironment):
         with copy.copy(self._chance).held():  # draws of random numbers are undone
             if getattr(self._env, "render_mode", None) == "ansi":
                 return str(called(self._where, self._env.render))
-            seen = self._seen
-            if not self.parallel:
-                seen = {
-                    name: self._rendered(self._env.observe(name), name) for name in self.players
-                }
-        return "\n".join(f"{self._agent(player)}:\n{text}" for player, text in seen.items())
+            seen = self._views(self.players).items()
+        return "\n".join(f"{self._agent(player)}:\n{text}" for player, text in seen)
+
+    def _views(self, players: Sequence[str]) -> dict[str, str]:
+        """Player -> the text of what it observes now."""
+        if self.parallel:
+            return self._seen
+        return {name: self._rendered(self._env.observe(name), name) for name in players}
 
     def _observed(self, observations: Any, infos: Any) -> dict[str, Observation]:
         self._asked, self._seen = {}, {}

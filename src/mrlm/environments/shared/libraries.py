@@ -145,11 +145,20 @@ class LibraryEnvironment(Environment):
         self._series: str = id  # the names of tasks begin with it
         self._env: Any = None
         self._steps = 0
+        self._text = ""
+        """The text of the last observation."""
 
     def task(self, seed: int, split: Split = "train") -> Task:
         name = f"{self._series}-{self.seed}-{split}-{seed}"
         drawn = 2 * seed_of(name, bits=30) + (split == "eval")
         return Task(name, [Message(self.opening)], seed=seed, info={"seed": drawn})
+
+    def state(self) -> str | None:
+        return f"{self._text}\nstep {self._steps} of {self.max_turns}"
+
+    def render(self, agent: str | None = None) -> str | None:
+        """The text of the last observation, which the agent's message has, too."""
+        return self._text if agent is None else None
 
     def spawn(self) -> Self:
         fresh = copy.copy(self)
