@@ -105,16 +105,10 @@ def _spaced(text: str) -> str:
 def _converted(row: Row, where: str) -> Row:
     """A row with its prompt as messages, and its answers in `better` and `worse`."""
     question, worse = question_of(row), None
-    if row.get("messages") is not None:
-        before, better = _last(row["messages"], where)
-    elif row.get("chosen") is not None:
-        before, better = _last(row["chosen"], where)
-        if row.get("rejected") is not None:
-            worse = _last(row["rejected"], where)[1]
-    elif row.get("completion") is not None:
-        before, better = _last(row["completion"], where)
-    else:
-        before, better = [], ""
+    given = [name for name in ("messages", "chosen", "completion") if row.get(name) is not None]
+    before, better = _last(row[given[0]] if given else "", where)
+    if given[:1] == ["chosen"] and row.get("rejected") is not None:
+        worse = _last(row["rejected"], where)[1]
     prompt = before if question is None else row_messages(question, where)
     if not prompt or not better.strip():
         raise DataError(

@@ -130,11 +130,9 @@ class LLMJudge(Judge):
             if (match := _SCORE.fullmatch(line)) and match[1].lower() not in scores:
                 scores[match[1].lower()] = score_of(match[2])
         first, second = scores.get("a"), scores.get("b")
-        return (
-            None
-            if first is None or second is None
-            else dict(zip(order, (first, second), strict=True))
-        )
+        if first is None or second is None:
+            return None
+        return dict(zip(order, (first, second), strict=True))
 
     def shown(self, debate: DebateRecord, order: Sequence[Side]) -> str:
         """The prompt of the judge, with the first side of `order` as speaker A."""
