@@ -13,7 +13,7 @@ from mrlm.environments.class_completion.generator import row as generated
 from mrlm.environments.class_completion.grading import ClassGrader
 from mrlm.environments.class_completion.merging import Division, divided, honest
 from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, converted
-from mrlm.environments.class_completion.scoring import CompletionScore, feedback_text, worth
+from mrlm.environments.class_completion.scoring import CompletionScore, worth
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
 from mrlm.environments.shared.rows import RowArgs, RowTable, others, row_matters, whole_number
 from mrlm.sandbox.types import Sandbox
@@ -116,12 +116,6 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
     async def judged(self, codes: Sequence[str]) -> CompletionScore:
         judge = partial(self._bench.judge, self._problem, limits=self.limits)
         return await worth(self._problem, self._division, codes, judge)
-
-    def share(self, score: CompletionScore, index: int) -> float:
-        return score.share(index)
-
-    def feedback_text(self, mode: Mode, score: CompletionScore) -> str:
-        return feedback_text(mode, self._problem, score)
 
     def shown(self) -> list[str]:
         return [_listed(names) for names in self._division]

@@ -15,7 +15,7 @@ from mrlm.environments.code.grading import CodeGrader
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import test_board
 from mrlm.environments.code_collaboration.generator import problem as generated
-from mrlm.environments.code_collaboration.scoring import CollaborationScore, feedback_text, worth
+from mrlm.environments.code_collaboration.scoring import CollaborationScore, worth
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
 from mrlm.environments.shared.rows import RowArgs, RowTable, others, row_matters, whole_number
 from mrlm.sandbox.types import Sandbox
@@ -131,12 +131,6 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         test = partial(self._bench.test, self._problem, limits=self.limits)
         return await worth(self._problem, self.names, codes, test)
 
-    def share(self, score: CollaborationScore, index: int) -> float:
-        return score.share(index if index < len(self.names) else None)
-
-    def feedback_text(self, mode: Mode, score: CollaborationScore) -> str:
-        return feedback_text(mode, self._problem, self.names, score)
-
     def shown(self) -> list[str]:
         return [f"`{name}`" for name in [*self.names, self._problem.entry]]
 
@@ -149,7 +143,7 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         if score is None:
             return test_board(self._problem, [])
         rows = []
-        for writer, name, stats in zip(self.writers, self.names, score.of_aux, strict=False):
+        for writer, (name, stats) in zip(self.writers, score.of_aux.items(), strict=False):
             use = "ignored" if stats["ignored"] else "used" if stats["called"] else "not called"
             use = use if stats["aux"] else "missing"
             rows.append((writer, name, (use, "good" if use == "used" else "bad")))

@@ -42,6 +42,15 @@ class ProgramScore:
         """Whether the program is complete."""
         raise NotImplementedError
 
+    def share(self, index: int) -> float:
+        """The reward of one writer with individual rewards."""
+        raise NotImplementedError
+
+    def feedback(self, mode: Mode, problem: Any) -> str:
+        """Feedback of a mode on an unfinished program; empty for `expert`. Hidden tests contribute
+        only numbers."""
+        raise NotImplementedError
+
 
 S = TypeVar("S", bound=ProgramScore)
 
@@ -67,8 +76,8 @@ class Writers(RowTasks, Environment, Generic[S]):
     of the score since the previous turn, so that the return of an episode is the score of its last
     program.
 
-    A subclass sets `label` and `kind`, and implements `task`, `asked`, `judged`, `share`,
-    `feedback_text`, `shown` and `solution`.
+    A subclass sets `label` and `kind`, and implements `task`, `asked`, `judged`, `shown`
+    and `solution`.
     """
 
     label: str
@@ -122,14 +131,6 @@ class Writers(RowTasks, Environment, Generic[S]):
         """The score of the writers' codes together."""
         raise NotImplementedError
 
-    def share(self, score: S, index: int) -> float:
-        """The reward of one writer with individual rewards."""
-        raise NotImplementedError
-
-    def feedback_text(self, mode: Mode, score: S) -> str:
-        """Feedback of a mode on an unfinished program."""
-        raise NotImplementedError
-
     def shown(self) -> list[str]:
         """For the adviser: the part of each writer."""
         raise NotImplementedError
@@ -164,7 +165,7 @@ class Writers(RowTasks, Environment, Generic[S]):
             self._advised = True
             observation = Observation([Message(self._for_adviser(codes, score))])
             return StepResult({self.adviser: observation}, rewards)
-        return StepResult(self._to_all(self.feedback_text(self.feedback, score)), rewards)
+        return StepResult(self._to_all(score.feedback(self.feedback, self._problem)), rewards)
 
     def _pass_on(self, actions: Mapping[str, Message]) -> StepResult:
         assert self.adviser is not None
@@ -183,14 +184,14 @@ class Writers(RowTasks, Environment, Generic[S]):
             for name, code in zip(self.shown(), codes, strict=True)
         ]
         closing = "Say to each writer, in few words or as code, what to change."
-        feedback = self.feedback_text("tests", score)
+        feedback = score.feedback("tests", self._problem)
         return "\n\n".join([self._problem.question, *parts, feedback, closing])
 
     def _rewards(self, score: S) -> dict[str, Reward]:
         """The changes of the score and of all components since the previous program."""
         rewards = {}
         for index, name in enumerate(self.writers):
-            value = self.share(score, index) if self.rewards == "individual" else score.value
+            value = score.share(index) if self.rewards == "individual" else score.value
             rewards[name] = self._gained(name, value, score.paid)
         if self.adviser is not None:
             gained = self._gained(self.adviser, score.value, score.paid)
