@@ -173,10 +173,9 @@ class GymnasiumEnvironment(LibraryEnvironment):
         if self._drawing == "observation" or self._env.render_mode != "ansi":
             return plain
         drawn = self._env.render()
-        marked = _CODES.sub("", _MARKED.sub(lambda match: f"[{match[1].strip() or ' '}]", drawn))
-        return (
-            marked.strip("\n") if self._drawing == "ansi" else f"{marked.strip(chr(10))}\n{plain}"
-        )
+        marked = _MARKED.sub(lambda match: f"[{match[1].strip() or ' '}]", drawn)
+        board = _CODES.sub("", marked).strip("\n")
+        return board if self._drawing == "ansi" else f"{board}\n{plain}"
 
 
 def described(id: str, observation: Any) -> str | None:

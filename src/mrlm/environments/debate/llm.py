@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import Message, Role
-from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Winner
+from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, leader
 from mrlm.environments.debate.topics import SIDES, Side
 from mrlm.environments.shared.grading import (
     NUMBER,
@@ -195,14 +195,10 @@ class Hearing:
         if self._void or not self._ballots:
             return DebateVerdict(None)
         total = {side: sum(ballot[side] for ballot in self._ballots) for side in SIDES}
-        winner: Winner = "draw"
-        if abs(total["pro"] - total["con"]) > 1e-9:
-            winner = "pro" if total["pro"] > total["con"] else "con"
+        winner = leader(total["pro"] - total["con"])
         leads = [ballot["pro"] - ballot["con"] for ballot in self._ballots]
         if self._judge.mode == "winner" and min(leads) <= 0 <= max(leads):
             winner = "draw"
-        count = len(self._ballots)
-        sides = self._debate.sides
-        return DebateVerdict(
-            winner, {debater: total[side] / count for debater, side in sides.items()}
-        )
+        sides, count = self._debate.sides, len(self._ballots)
+        scores = {debater: total[side] / count for debater, side in sides.items()}
+        return DebateVerdict(winner, scores)

@@ -13,7 +13,7 @@ from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import Row
 from mrlm.environments.shared.grading import ASKED, UNREAD, TextJudge, judge_of, read
 from mrlm.environments.shared.overlap import KINDS, check_installed, overlap
-from mrlm.environments.shared.rows import RowArgs, RowTable, RowTasks, agent_names
+from mrlm.environments.shared.rows import RowArgs, RowTable, RowTasks, agent_names, penalty
 from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import grams, tokens
 
@@ -238,8 +238,7 @@ def _weights(setting: Mapping[str, float], judged: bool, extra: Sequence[str]) -
     for name, value in weights.items():
         if name not in names:
             raise ConfigError(f"weights.{name}: the scores are {', '.join(names)}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise ConfigError(f"weights.{name} must be a number above 0, not {value!r}")
+        penalty(f"weights.{name}", value)
     if judged != ("judge" in weights):
         raise ConfigError("judge and its weight (weights: {judge: 1.0}) require each other")
     if not weights:

@@ -123,10 +123,8 @@ class GameTree:
             if not node.children:
                 return node.chips
             chances = node.chances[node.rows]
-            return sum(
-                (chances[:, i] * below(child) for i, child in enumerate(node.children)),
-                np.zeros(len(self.deals)),
-            )
+            parts = [chances[:, i] * below(child) for i, child in enumerate(node.children)]
+            return np.sum(parts, axis=0)
 
         return float(self.weights @ below(self.root))
 
