@@ -90,7 +90,7 @@ class VerifiersEnvironment(QuestionEnvironment):
         return Task(f"verifiers-{split}-{index}", _opening(row.data), gold, seed, info)
 
     def begin(self, task: Task) -> None:
-        index, split = task.info.get("index"), task.info.get("split")
+        index, split = task.info.get("index"), str(task.info.get("split"))
         if split not in self._rows or not isinstance(index, int):
             raise ConfigError(f"verifiers: task {task.id!r} does not belong to this environment")
         self._data = self._rows[split][index]
