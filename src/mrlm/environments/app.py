@@ -47,9 +47,6 @@ class AppEnvironment(RowTasks, Environment):
         rewards: how `reward` is called, as in the environment `reward`.
         seed: seed of the split into training and held-out rows.
         **rows: further settings of rows, see `RowTable`.
-
-    Raises:
-        ConfigError: impossible arguments.
     """
 
     blocking: bool = True

@@ -53,9 +53,6 @@ class KuhnPokerEnvironment(PokerGame):
             (pass) is check or fold, `b` is bet or call, and a question is the card with the moves
             so far: `Kpb?`.
         seed: another seed gives other deals for the same task seed.
-
-    Raises:
-        ConfigError: a number out of its range.
     """
 
     reward_range: tuple[float, float] | None = (-2.0, 2.0)

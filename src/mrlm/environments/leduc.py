@@ -112,9 +112,6 @@ class LeducEnvironment(PokerGame):
             fold, `c` check or call, `r` bet or raise, and a question is the card, the moves so far,
             and after `/` the revealed card with the moves since: `Kcrc/Qr?`.
         seed: another seed gives other deals for the same task seed.
-
-    Raises:
-        ConfigError: a number out of its range.
     """
 
     reward_range: tuple[float, float] | None = (-13.0, 13.0)

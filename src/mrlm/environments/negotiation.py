@@ -67,9 +67,6 @@ class NegotiationEnvironment(TurnGame):
             question consists of the numbers of items, their values, and the items that the other
             wants for itself: `213 105 011?`.
         seed: another seed gives other items and values for the same task seed.
-
-    Raises:
-        ConfigError: a setting out of its range.
     """
 
     reward_range: tuple[float, float] | None = (-0.6, 1.0)

@@ -41,7 +41,6 @@ class ReferenceEnvironment(TextEnvironment):
         **rows: further settings of rows, see `RowTable`.
 
     Raises:
-        ConfigError: impossible arguments.
         DataError: a row without a prompt or an answer, or without a required rejected one.
     """
 

@@ -68,7 +68,6 @@ class RewardEnvironment(RowTasks, Environment):
         **rows: further settings of rows, see `RowTable`.
 
     Raises:
-        ConfigError: impossible arguments.
         RewardError: from `step`; names the function, the sample and the value.
     """
 

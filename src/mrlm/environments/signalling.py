@@ -46,9 +46,6 @@ class SignallingEnvironment(RowTasks, Environment):
         teaches: behaviour of `expert`: the `best` code, or `any` legal answer, which demonstrates
             only the answer format.
         seed: another seed gives other states for the same task seed.
-
-    Raises:
-        ConfigError: a setting that is not one of these.
     """
 
     reward_range: tuple[float, float] | None = (-0.5, 1.0)

@@ -35,9 +35,6 @@ class TurnGame(RowTasks, Environment):
         teaches: behaviour of `expert`: the `best` answer, or `any` legal one, which demonstrates
             only the answer format.
         style: `full` explains the game; `short` is terse, for small models.
-
-    Raises:
-        ConfigError: a setting that is not one of these.
     """
 
     roles: tuple[str, ...] = ("first", "second")

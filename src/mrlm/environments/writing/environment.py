@@ -73,7 +73,6 @@ class WritingEnvironment(RowTasks, Environment):
         **rows: further settings of rows, see `RowTable`.
 
     Raises:
-        ConfigError: impossible arguments.
         DataError: a row without a text.
     """
 
