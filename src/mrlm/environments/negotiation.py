@@ -232,15 +232,8 @@ class NegotiationEnvironment(TurnGame):
             parts = parts if division is None or division[0] == 0 else parts[::-1]
             rows.append([NAMES[kind], count, *values, *((part, "num move") for part in parts)])
         one, other = self.roles
-        head = (
-            "items",
-            "number",
-            f"value for {one}",
-            f"for {other}",
-            f"{one} gets",
-            f"{other} gets",
-        )
-        return stacked(table(rows, head), self._outcome(visible))
+        head = ("items", "number", f"value for {one}", f"for {other}", f"{one} gets")
+        return stacked(table(rows, (*head, f"{other} gets")), self._outcome(visible))
 
     def _outcome(self, visible: Sequence[int]) -> str:
         if self._deal is None:

@@ -118,9 +118,7 @@ class RewardEnvironment(RowTasks, Environment):
             )
         self.formatters: dict[str, Any] = by_agent(formatters, self.agents)
         """Agent -> its formatter as it was given."""
-        self._formatters = {
-            name: _formatter(function) for name, function in self.formatters.items()
-        }
+        self._formatters = {name: _formatter(given) for name, given in self.formatters.items()}
         self._scorers = Scorers(reward_func, self.agents, RewardCalls.of(rewards), reward_weights)
         self._processor = user_function(reward_processor, "reward_processor")
         required = () if self._formatters else ("prompt",)
@@ -181,10 +179,8 @@ class RewardEnvironment(RowTasks, Environment):
             self._columns(self._task),
         )
         components = await self._scorers.score(sample)
-        is_known, value = bool(components), self._scorers.total(components)
-        reward = Reward(
-            self._processed(value) if is_known else 0.0, dict(components), known=is_known
-        )
+        value = self._processed(self._scorers.total(components)) if components else 0.0
+        reward = Reward(value, dict(components), known=bool(components))
         rewards = {agent: copy.deepcopy(reward) for agent in self.agents}
         self._turn += 1
         transition = self._turns.external_transition

@@ -79,10 +79,8 @@ class SudokuEnvironment(PlanningEnvironment):
                     return board
 
     def key(self, board: str) -> str:
-        digits = dict.fromkeys(board.replace(HOLE, ""))
-        return "".join(
-            HOLE if digit == HOLE else str(list(digits).index(digit) + 1) for digit in board
-        )
+        order = dict.fromkeys(board.replace(HOLE, ""))
+        return board.translate(str.maketrans(dict(zip(order, DIGITS, strict=False))))
 
     def problem(self, board: str) -> str | None:
         if set(board) - {HOLE, *DIGITS[: self.size]} or HOLE not in board:

@@ -10,7 +10,7 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.environments.hanabi.convention import chosen
-from mrlm.environments.hanabi.rules import COLOURS, MOST_RANKS, HeldCard, Move, Table, full_deck
+from mrlm.environments.hanabi.rules import COLOURS, HeldCard, Move, Table, full_deck
 from mrlm.environments.shared.games import Style, Teaches, TurnGame
 from mrlm.environments.shared.generators import first_of
 from mrlm.environments.shared.rows import level_settings, penalty, whole_number
@@ -22,6 +22,7 @@ LEVELS = {
     4: {"colours": 5, "ranks": 5, "hand": 5, "tokens": 8, "lives": 3},
 }
 """Level -> settings; 4 is the usual game of two or three players."""
+BOUNDS = {"colours": (1, 5), "ranks": (2, 5), "hand": (1, 5), "tokens": (1, 8), "lives": (1, 5)}
 NAMES = ("first", "second", "third")
 SHORT = {"play": "p", "discard": "d", "hint": "h"}
 
@@ -95,13 +96,7 @@ class HanabiEnvironment(TurnGame):
         values = level_settings(
             LEVELS, level, colours=colours, ranks=ranks, hand=hand, tokens=tokens, lives=lives
         )
-        for name, least, most in (
-            ("colours", 1, len(COLOURS)),
-            ("ranks", 2, MOST_RANKS),
-            ("hand", 1, 5),
-            ("tokens", 1, 8),
-            ("lives", 1, 5),
-        ):
+        for name, (least, most) in BOUNDS.items():
             whole_number(least, most, **{name: values[name]})
         whole_number(0, forgiven=forgiven)
         self.players_count = players
@@ -132,22 +127,14 @@ class HanabiEnvironment(TurnGame):
         rng = random.Random(name)
         deck = [*self.deck]
         first_of(split, lambda: rng.shuffle(deck), lambda _: f"hanabi {' '.join(deck)}")
-        table = self._dealt(deck)
-        return Task(
-            name, [Message(self._question(table, 0, []))], seed=seed, info={"cards": [*deck]}
-        )
+        prompt = [Message(self._question(self._dealt(deck), 0, []))]
+        return Task(name, prompt, seed=seed, info={"cards": [*deck]})
 
     def _dealt(self, deck: Sequence[str]) -> Table:
         sizes = self.settings
-        table = Table(
-            self.players_count,
-            "".join(COLOURS)[: sizes["colours"]],
-            "12345"[: sizes["ranks"]],
-            sizes["tokens"],
-            sizes["tokens"],
-            sizes["lives"],
-            [*deck],
-        )
+        colours, ranks = "".join(COLOURS)[: sizes["colours"]], "12345"[: sizes["ranks"]]
+        counts = (sizes["tokens"], sizes["tokens"], sizes["lives"])
+        table = Table(self.players_count, colours, ranks, *counts, [*deck])
         table.deal(sizes["hand"])
         return table
 

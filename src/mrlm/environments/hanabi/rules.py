@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 COLOURS = {"r": "red", "g": "green", "b": "blue", "y": "yellow", "w": "white"}
-MOST_RANKS = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,12 +124,9 @@ class RowTable(SharedByCopies):
         elif eval_split is not None:
             held = read(dataset, split=eval_split)
             train_rows = apart(rows, held)
-            if len(train_rows) < len(rows):
-                log.warning(
-                    "%s: %d training rows have the prompt of a held-out row and are left out",
-                    dataset,
-                    len(rows) - len(train_rows),
-                )
+            if count := len(rows) - len(train_rows):
+                words = "%s: %d training rows have the prompt of a held-out row and are left out"
+                log.warning(words, dataset, count)
             rows = train_rows
         elif len(rows) < FEW:
             log.warning(
