@@ -10,7 +10,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.libraries import LibraryEnvironment, by_prefix, finite, said
-from mrlm.environments.shared.rows import agent_names, at_least, one_of, whole_number
+from mrlm.environments.shared.rows import agent_names, at_least, one_of
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 Render = Callable[..., str]
@@ -80,10 +80,9 @@ class GymnasiumEnvironment(LibraryEnvironment):
         agents: str | Sequence[str] = "agent",
         seed: int = 0,
     ) -> None:
-        super().__init__(id, options, seed)
+        super().__init__(id, options, seed, max_turns)
         one_of("style", style, ("full", "short"))
         at_least(0, illegal=illegal)
-        whole_number(1, max_turns=1 if max_turns is None else max_turns)
         if isinstance(render, str) and ":" not in render:
             one_of("render", render, ("auto", "ansi", "observation"))
         self.agents: tuple[str, ...] = agent_names(agents, 1)
@@ -94,7 +93,7 @@ class GymnasiumEnvironment(LibraryEnvironment):
         names = actions if actions is not None else by_prefix(ACTIONS, id).split() or None
         self.actions: Actions = Actions(env.action_space, names, self._where)
         limit = None if env.spec is None else env.spec.max_episode_steps
-        self.max_turns: int | None = max_turns or limit or NO_LIMIT
+        self.max_turns = max_turns or limit or NO_LIMIT
         notice = f"{id}. In every turn answer with one action: {self.actions.listed()}."
         self.instructions: str = notice if instructions is None else instructions
         self.opening: str = self.instructions or id

@@ -10,7 +10,7 @@ from typing import Any
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.libraries import LibraryEnvironment, called, finite, said
-from mrlm.environments.shared.rows import agent_names, at_least, whole_number
+from mrlm.environments.shared.rows import agent_names, at_least
 from mrlm.environments.shared.spaces import shown
 
 OWN = ("done", "reward", "metadata")
@@ -70,16 +70,14 @@ class OpenEnvEnvironment(LibraryEnvironment):
         agents: str | Sequence[str] = "agent",
         seed: int = 0,
     ) -> None:
-        super().__init__(url.rstrip("/"), reset, seed)
+        super().__init__(url.rstrip("/"), reset, seed, max_turns)
         at_least(0, malformed=malformed)
-        whole_number(1, max_turns=max_turns)
         at_least(0.01, timeout=timeout)
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"openenv: url must begin with http:// or https://, not {url!r}")
         self.url: str = self.id
         self._drawing: str | Callable[[dict[str, Any]], str] | None = render
         self.malformed: float = float(malformed)
-        self.max_turns: int | None = max_turns
         self.timeout: float = float(timeout)
         self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.fields: dict[str, Any] = self._fields()

@@ -13,7 +13,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.libraries import LibraryEnvironment, by_prefix, called, finite, said
-from mrlm.environments.shared.rows import agent_names, at_least, one_of, whole_number
+from mrlm.environments.shared.rows import agent_names, at_least, one_of
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 MOST_SHOWN = 4_000
@@ -85,13 +85,11 @@ class PettingZooEnvironment(LibraryEnvironment):
         agents: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(id, options, seed)
+        super().__init__(id, options, seed, max_turns)
         one_of("style", style, ("full", "short"))
         at_least(0, illegal=illegal)
-        whole_number(1, max_turns=max_turns)
         self._drawing: str | Callable[..., str] | None = render
         self.illegal: float = float(illegal)
-        self.max_turns: int | None = max_turns
         self.style: Style = style
         self._make, self.parallel = _maker(id, parallel)
         env = self._made()

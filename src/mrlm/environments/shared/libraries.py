@@ -18,6 +18,7 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Task
+from mrlm.environments.shared.rows import whole_number
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -136,8 +137,12 @@ class LibraryEnvironment(Environment):
     """Prompt of every task."""
     _drawing: str | Callable[..., str] | None = None
 
-    def __init__(self, id: str, options: Mapping[str, Any] | None, seed: int) -> None:
+    def __init__(
+        self, id: str, options: Mapping[str, Any] | None, seed: int, max_turns: int | None
+    ) -> None:
         needed(self.library)
+        whole_number(1, max_turns=1 if max_turns is None else max_turns)
+        self.max_turns: int | None = max_turns
         self.id = id
         self.options: dict[str, Any] = dict(options or {})
         self.seed = seed
