@@ -152,7 +152,9 @@ class Writers(RowTasks, Environment, Generic[S]):
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
         if self._advised:
-            return self._pass_on(actions)
+            self._advised = False
+            advice = stated_by(actions, self.adviser)
+            return StepResult(self._to_all(f"Advice:\n{advice[:MAX_SHOWN]}"))
         texts = [stated_by(actions, name) for name in self.writers]
         codes = [extract_code(text) for text in texts]
         self._score = score = await self.judged(codes)
@@ -166,12 +168,6 @@ class Writers(RowTasks, Environment, Generic[S]):
             observation = Observation([Message(self._for_adviser(codes, score))])
             return StepResult({self.adviser: observation}, rewards)
         return StepResult(self._to_all(score.feedback(self.feedback, self._problem)), rewards)
-
-    def _pass_on(self, actions: Mapping[str, Message]) -> StepResult:
-        assert self.adviser is not None
-        self._advised = False
-        advice = stated_by(actions, self.adviser)
-        return StepResult(self._to_all(f"Advice:\n{advice[:MAX_SHOWN]}"))
 
     def _to_all(self, words: str) -> dict[str, Observation]:
         again = f"Try again (attempt {self._attempts + 1} of {self.max_attempts})."
