@@ -59,18 +59,15 @@ class ReferenceEnvironment(TextEnvironment):
         read = [table.row(i, side) for side in get_args(Split) for i in range(table.count(side))]
         pairs = all(row["worse"] is not None for _, row in read)
         default = {"preferred": 1.0} if pairs else {"f1": 1.0}
-        super().__init__(
-            default if weights is None else weights, judge, agents, ("f1", "preferred")
-        )
+        chosen = default if weights is None else weights
+        super().__init__(chosen, judge, agents, ("f1", "preferred"))
         if "preferred" in self.weights and not pairs:
             index = next(index for index, row in read if row["worse"] is None)
             raise DataError(f"row {index}: rejected is missing, which weights.preferred requires")
 
     def task(self, seed: int, split: Split = "train") -> Task:
         index, row = self._table.row(seed, split)
-        columns = {
-            key: value for key, value in others(row).items() if key not in ("prompt", "better")
-        }
+        columns = {key: row[key] for key in others(row) if key not in ("prompt", "better")}
         prompt = row_messages(row["prompt"])
         info = {**columns, "source": "\n".join(message.content for message in prompt)}
         return Task(f"reference-{split}-{index}", prompt, [row["better"]], seed, info)

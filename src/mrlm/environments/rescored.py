@@ -53,19 +53,17 @@ class RescoredEnvironment(Wrapped):
             shared = {"answer": self._task.answer, **self._task.info}
             columns = {name: [value] * len(actions) for name, value in shared.items()}
         name = getattr(self.reward_fn, "__name__", "reward_fn")
+        where = f"reward function {name}"
         accepted = accepted_parameters(self.reward_fn, tuple(columns))
         columns = {key: value for key, value in columns.items() if key in accepted}
         arguments = {"prompts": prompts, "completions": completions, **columns}
-        values = await self._calls.call(self.reward_fn, f"reward function {name}", **arguments)
+        values = await self._calls.call(self.reward_fn, where, **arguments)
         if len(values) != len(actions):
             raise RewardError(
-                f"reward function {name}: returned {len(values)} rewards for {len(actions)} "
-                "completions"
+                f"{where}: returned {len(values)} rewards for {len(actions)} completions"
             )
         result.rewards = {
-            agent: validated_reward(
-                Reward(value, {name: value}), f"reward function {name}, agent {agent!r}"
-            )
+            agent: validated_reward(Reward(value, {name: value}), f"{where}, agent {agent!r}")
             for agent, value in zip(actions, values, strict=True)
         }
         return result

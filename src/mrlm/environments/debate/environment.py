@@ -107,9 +107,8 @@ class DebateEnvironment(RowTasks, Environment):
         self.share: Share = share
         self.order: Order = order
         self.prompts: Style = prompts
-        self.draw_sides: bool = (
-            set(self.debaters) != set(SIDES) if draw_sides is None else draw_sides
-        )
+        other_names = set(self.debaters) != set(SIDES)
+        self.draw_sides: bool = other_names if draw_sides is None else draw_sides
         judge_setting = judge if judge is not None else "truth" if reward == "truth" else "rules"
         self.judge: Judge = judge_of(judge_setting)
         self._opponents = _opponents(opponents or {}, self.debaters)
@@ -221,14 +220,10 @@ class DebateEnvironment(RowTasks, Environment):
 
     def _speak(self, speeches: Mapping[str, str]) -> None:
         """Add the speeches of the next speakers, including scripted opponents."""
-        texts = {
-            speaker: self._scripted(speaker)
-            for speaker in self._queue[0]
-            if speaker in self._opponents
-        }
+        scripted = [speaker for speaker in self._queue[0] if speaker in self._opponents]
+        texts = {**speeches, **{speaker: self._scripted(speaker) for speaker in scripted}}
         for debater in self._queue.pop(0):
-            text = texts.get(debater, speeches.get(debater, ""))
-            self._speeches.append(Speech(debater, self._moment, text))
+            self._speeches.append(Speech(debater, self._moment, texts.get(debater, "")))
         self._moment += 1
 
     def _advance(self) -> Any:

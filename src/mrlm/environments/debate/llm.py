@@ -139,10 +139,8 @@ class LLMJudge(Judge):
         blocks = []
         for label, side in zip("AB", order, strict=True):
             stands = "for" if side == "pro" else "against"
-            side_speeches = [
-                speech for speech in debate.speeches if debate.sides[speech.debater] == side
-            ]
-            speeches = [f"{n}.\n{quoted(speech.text)}" for n, speech in enumerate(side_speeches, 1)]
+            own = (speech for speech in debate.speeches if debate.sides[speech.debater] == side)
+            speeches = [f"{n}.\n{quoted(speech.text)}" for n, speech in enumerate(own, 1)]
             blocks.append("\n".join([f"Speaker {label}, {stands} it, said:", *speeches]))
         topic = f"The debate was about:\n{quoted(debate.topic.claim)}"
         return "\n\n".join([self.instruction, topic, *blocks, ASKED[self.mode]])

@@ -210,12 +210,9 @@ def topics_of(topics: Any, truth: bool, seed: int, **rows: Unpack[RowArgs]) -> T
         return built(Arithmetic, {"seed": seed, **arguments}, "topics: arithmetic")
     if isinstance(topics, Topics):
         return topics
-    if (
-        isinstance(topics, list | tuple)
-        and topics
-        and all(isinstance(text, str) for text in topics)
-    ):
-        topics = [{"claim": claim} for claim in topics]
+    listed = topics if isinstance(topics, list | tuple) else ()
+    if listed and all(isinstance(text, str) for text in listed):
+        topics = [{"claim": claim} for claim in listed]
     return RowTopics(topics, **rows, seed=seed)
 
 

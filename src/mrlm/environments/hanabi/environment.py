@@ -247,13 +247,11 @@ class HanabiEnvironment(TurnGame):
             return " ".join([*(s[1] for s in since), stacks, *counts, *hands, *own_cards]) + "?"
         lines = [self._counts(table)]
         for other in others:
-            cards = [
-                f"{named(item.card)} (knows: {clue(table, item)})" for item in table.hands[other]
-            ]
+            hand = table.hands[other]
+            cards = [f"{named(held.card)} (knows: {clue(table, held)})" for held in hand]
             lines.append(f"{self.agents[other]} holds: {'; '.join(cards)}.")
-        own_cards = [
-            f"{slot}: {clue(table, held)}" for slot, held in enumerate(table.hands[role], 1)
-        ]
+        own = enumerate(table.hands[role], 1)
+        own_cards = [f"{slot}: {clue(table, held)}" for slot, held in own]
         lines.append(f"What you know of your cards: {'; '.join(own_cards)}.")
         if since:
             moves = "; ".join(f"{self.agents[who]}: {event}" for who, _, event in since)

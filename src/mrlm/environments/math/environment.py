@@ -161,9 +161,8 @@ class MathReasoningEnvironment(QuestionEnvironment):
         components = {"correct": float(correct), "unparseable": 0.0}
         value = CORRECT if correct else WRONG
         if self.require_solution:
-            has_working = correct and shows_working(
-                before_answer(text, self.answers), self.question
-            )
+            working = before_answer(text, self.answers)
+            has_working = correct and shows_working(working, self.question)
             components["reasoning"] = REASONED * has_working
             value += components["reasoning"]
         return Reward(value, components), "That is correct." if correct else "That is not correct."
@@ -172,9 +171,8 @@ class MathReasoningEnvironment(QuestionEnvironment):
         """The answers as they were read, the reference answer and its steps; not for the agent."""
         if agent is not None:
             return None
-        return self.attempts_board(
-            " or ".join(golds_of(self._task.answer)), self._task.info.get("solution") or ""
-        )
+        reference = " or ".join(golds_of(self._task.answer))
+        return self.attempts_board(reference, self._task.info.get("solution") or "")
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         gold = golds_of(self._task.answer)[0]
@@ -209,11 +207,8 @@ def shows_working(text: str, question: str) -> bool:
     words = re.findall(r"[a-z]{2,}", text[-20_000:].lower())
     distinct = set(words)
     question_words = set(re.findall(r"[a-z]{2,}", question.lower()))
-    return (
-        len(distinct) >= 12
-        and len(distinct) > len(words) / 3
-        and len(distinct & question_words) >= 2
-    )
+    various = len(distinct) >= 12 and len(distinct) > len(words) / 3
+    return various and len(distinct & question_words) >= 2
 
 
 def _holds(left: str, right: str) -> bool | None:

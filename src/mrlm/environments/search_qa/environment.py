@@ -264,12 +264,8 @@ class SearchQAEnvironment(RowTasks, Environment):
             if action == "answer":
                 right = exact_match(body, self._accepted)
                 result, kind = ("right", "good") if right else ("wrong", "bad")
-            cells = (
-                action or "neither",
-                shortened(body.strip(), MOST_DRAWN),
-                (shortened(result, MOST_DRAWN), kind),
-            )
-            rows.append((number + 1, *cells))
+            written, seen = shortened(body.strip(), MOST_DRAWN), shortened(result, MOST_DRAWN)
+            rows.append((number + 1, action or "neither", written, (seen, kind)))
         drawn = table(rows, ("turn", "", "text", "information")) if rows else ""
         return stacked(drawn, shortened(f"accepted: {' or '.join(self._accepted)}", MOST_DRAWN))
 
@@ -279,9 +275,8 @@ class SearchQAEnvironment(RowTasks, Environment):
         hops = self._task.info.get("hops") or [[self._task.info["question"], self._accepted[0]]]
         if agent != self.router:
             question = messages[-1].content
-            return next(
-                (answer for hop, answer in hops if askable(hop) == question), "I do not know"
-            )
+            known = (answer for hop, answer in hops if askable(hop) == question)
+            return next(known, "I do not know")
         done = len(self._said)
         if done < min(len(hops), self.rounds):
             names = list(self.experts)

@@ -119,11 +119,8 @@ class LineGame(TurnGame):
     def playable(self, board: str) -> bool:
         """Whether it is a valid board of a game that is not over."""
         fits = len(board) == self.cells and set(board) <= {*MARKS, FREE} and FREE in board
-        return (
-            fits
-            and board.count("X") - board.count("O") in (0, 1)
-            and not winner_of(board, self.lines)
-        )
+        in_turn = board.count("X") - board.count("O") in (0, 1)
+        return fits and in_turn and not winner_of(board, self.lines)
 
     def question(self, role: int) -> str:
         return self.text(self._board, role)

@@ -291,11 +291,9 @@ class ToolUseEnvironment(RowTasks, Environment):
         value = sum(amount for name, amount in rewards.items() if name != "solved")
         if self._over:
             rewards = {"solved": 0.0, **rewards, "turns": float(self._turn)}
-        return StepResult(
-            {self.agents[0]: Observation(messages, done=self._over)},
-            {self.agents[0]: Reward(value, rewards)},
-            done=self._over,
-        )
+        (agent,) = self.agents
+        seen = Observation(messages, done=self._over)
+        return StepResult({agent: seen}, {agent: Reward(value, rewards)}, done=self._over)
 
     def _note(self, call: str, result: str, kind: str) -> None:
         call, result = shortened(call, MOST_DRAWN), shortened(result, MOST_DRAWN)

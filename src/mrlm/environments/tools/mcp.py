@@ -178,11 +178,7 @@ class MCPServer(SharedByCopies):
 
         description = " ".join((listed.description or name).split())
         return Tool(
-            name,
-            description,
-            parameters,
-            call,
-            check,
+            *(name, description, parameters, call, check),
             deadline=self.timeout,
             prepare=self.reconnect,
         )

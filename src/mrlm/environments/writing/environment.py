@@ -127,10 +127,8 @@ class WritingEnvironment(RowTasks, Environment):
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
             index, row = self._table.row(seed, split)
-            prompt = [Message(row["prompt"])]
-            return Task(
-                f"{self._label}-{split}-{index}", prompt, row.get("texts"), seed, others(row)
-            )
+            name, prompt = f"{self._label}-{split}-{index}", [Message(row["prompt"])]
+            return Task(name, prompt, row.get("texts"), seed, others(row))
         rng = random.Random(f"writing/{self.seed}/{split}/{seed}")
         piece = first_of(split, lambda: sampled(self.preset.piece, rng), lambda parts: parts[0])
         document, *texts = piece
@@ -180,9 +178,8 @@ class WritingEnvironment(RowTasks, Environment):
         worst = {name: min(one[name] for one in measured) for name in (*MEASURES, "quality")}
         factor = worst["quality"] if self.quality else 1.0
         components = {name: gate_rewards[name] * factor for name in GATES} | worst
-        return Reward(
-            sum(gate_rewards.values()) * factor, components, {"gates": dict(gate_rewards)}
-        )
+        value = sum(gate_rewards.values()) * factor
+        return Reward(value, components, {"gates": dict(gate_rewards)})
 
     @property
     def _document(self) -> str:
@@ -200,9 +197,8 @@ class WritingEnvironment(RowTasks, Environment):
         if agent is not None or not self._results:
             return None
         low, high = self.rules.words
-        rows: list[Sequence[Cell]] = [
-            (f"words ({low} to {high})", *(count for count, _ in self._results))
-        ]
+        counts = (count for count, _ in self._results)
+        rows: list[Sequence[Cell]] = [(f"words ({low} to {high})", *counts)]
         for name in (*GATES, *MEASURES, "quality"):
             rows.append((name, *((float(scores[name]), "num") for _, scores in self._results)))
         return table(rows, ("", *self.agents))

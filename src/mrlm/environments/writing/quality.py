@@ -81,13 +81,8 @@ def _language(text: str, words: Sequence[str]) -> float:
     low, high = _WORDS_OF_SENTENCE
     whole = sum(len(part) for part in parts if low <= len(part) <= high) / len(words)
     crowded = sum(_is_crowded(part) for part in parts) / len(parts)
-    return (
-        _REAL(real)
-        * _FUNCTION(joining)
-        * _WHOLE(whole)
-        * _MISPLACED(misplaced(parts))
-        * max(0.0, 1.0 - 2.0 * crowded)
-    )
+    scores = (_REAL(real), _FUNCTION(joining), _WHOLE(whole), _MISPLACED(misplaced(parts)))
+    return math.prod(scores) * max(0.0, 1.0 - 2.0 * crowded)
 
 
 def _relevance(text: str, source: str, rules: WritingRules) -> float:
