@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from mrlm.core.content import content
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style
@@ -16,15 +17,7 @@ from mrlm.environments.shared.spaces import Actions, legal_in, shown
 Render = Callable[..., str]
 NO_LIMIT = 100
 """Default step limit of an environment without one."""
-ACTIONS = {
-    "FrozenLake": "left down right up",
-    "Taxi": "south north east west pickup dropoff",
-    "CliffWalking": "up right down left",
-    "Blackjack": "stick hit",
-    "CartPole": "left right",
-    "MountainCar": "left none right",
-    "Acrobot": "minus none plus",
-}
+ACTIONS: dict[str, str] = content(__file__)
 """Prefix of an id -> names of its actions."""
 _MARKED = re.compile(r"\x1b\[(?:\d+;)*4\d(?:;\d+)*m(.*?)\x1b\[0m", re.DOTALL)
 _CODES = re.compile(r"\x1b\[[\d;]*m")

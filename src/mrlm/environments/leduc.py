@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Sequence
 
 from mrlm.core.board import Cell
+from mrlm.core.content import content
 from mrlm.environments.shared import zero_sum
 from mrlm.environments.shared.games import Opponent, Style, Teaches
 from mrlm.environments.shared.poker import PokerGame
@@ -13,12 +14,7 @@ from mrlm.environments.shared.zero_sum import Policy, Seen
 
 RANKS = "9TJQKA"
 """All ranks, the lowest first; a game has the `ranks` of them around Q."""
-LEVELS = {
-    1: {"ranks": 2, "raises": 1},
-    2: {"ranks": 3, "raises": 1},
-    3: {"ranks": 3, "raises": 2},
-    4: {"ranks": 6, "raises": 2},
-}
+LEVELS: dict[int, dict[str, int]] = content(__file__)
 """Level -> settings; 3 is Leduc poker."""
 ANTE, SIZES = 1, (2, 4)
 """Chips that both put in at first, and the raise of each round."""

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from mrlm.core import registry
+from mrlm.core.content import content
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style
@@ -20,17 +21,10 @@ MOST_SHOWN = 4_000
 """Maximum number of characters of an observation; longer ones need a custom `render`."""
 ROUNDING = 1e-9
 """Error of a difference of two sums of rewards."""
-ACTIONS = {
-    "rps": "rock paper scissors",
-    "leduc_holdem": "call raise fold check",
-    "texas_holdem_v": "call raise fold check",
-    "texas_holdem_no_limit": "fold check_call raise_half raise_full all_in",
-}
+_TABLES = content(__file__)
+ACTIONS: dict[str, str] = _TABLES["actions"]
 """Prefix of an id -> names of its actions."""
-LEGENDS = {
-    "tictactoe": "X is you, O the other; free cells are numbers.",
-    "connect_four": "X is you, O the other; columns are 0 to 6 from the left.",
-}
+LEGENDS: dict[str, str] = _TABLES["legends"]
 
 
 class PettingZooEnvironment(LibraryEnvironment):

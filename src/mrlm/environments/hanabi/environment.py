@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from mrlm.core.board import Cell, Html, stacked, table
+from mrlm.core.content import content
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
@@ -15,12 +16,7 @@ from mrlm.environments.shared.games import Style, Teaches, TurnGame
 from mrlm.environments.shared.generators import first_of
 from mrlm.environments.shared.rows import level_settings, penalty, whole_number
 
-LEVELS = {
-    1: {"colours": 1, "ranks": 3, "hand": 2, "tokens": 3, "lives": 2},
-    2: {"colours": 2, "ranks": 3, "hand": 2, "tokens": 3, "lives": 2},
-    3: {"colours": 3, "ranks": 4, "hand": 3, "tokens": 5, "lives": 3},
-    4: {"colours": 5, "ranks": 5, "hand": 5, "tokens": 8, "lives": 3},
-}
+LEVELS: dict[int, dict[str, int]] = content(__file__)
 """Level -> settings; 4 is the usual game of two or three players."""
 BOUNDS = {"colours": (1, 5), "ranks": (2, 5), "hand": (1, 5), "tokens": (1, 8), "lives": (1, 5)}
 NAMES = ("first", "second", "third")
