@@ -36,7 +36,7 @@ class Environment:
     In user code all environments are stepped alike: `result = env.reset(seed)`, then
     `result = env.step(message)` with one agent and `env.step({agent: message})` with several;
     inside an event loop both are awaited, whether or not they are coroutines.
-    Episodes must be determined by `(task, seed)`.
+    Episodes must be determined by `(task, seed)`. Impossible arguments are a `ConfigError`.
 
     Optional: `num_tasks` and `task` (source of tasks), `state` (input of a central critic),
     `expert` (expert messages for demonstrations), `render` (a board for people), `close`.

@@ -65,13 +65,8 @@ class CentralisedEnvironment(Wrapped):
         """The board of the environment; the agent sees those of all roles."""
         if agent is None:
             return self.environment.render()
-        boards = [self.environment.render(role) for role in self.roles]
-        unique_boards = dict.fromkeys(board for board in boards if board)
-        return (
-            next(iter(unique_boards))
-            if len(unique_boards) == 1
-            else stacked(*unique_boards) or None
-        )
+        boards = dict.fromkeys(filter(None, map(self.environment.render, self.roles)))
+        return next(iter(boards)) if len(boards) == 1 else stacked(*boards) or None
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         """The expert messages of all roles, joined into one."""

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Sequence
 
+from mrlm.core.content import content
 from mrlm.core.errors import ConfigError
 from mrlm.environments.shared.games import Opponent, Style, Teaches
 from mrlm.environments.shared.lines import (
@@ -18,13 +19,7 @@ from mrlm.environments.shared.lines import (
 from mrlm.environments.shared.rows import level_settings, whole_number
 
 COLUMNS = "123456789"
-LEVELS = {
-    1: {"height": 3, "width": 4, "line": 3, "opening": 3},
-    2: {"height": 4, "width": 4, "line": 3, "opening": 2},
-    3: {"height": 4, "width": 5, "line": 4, "opening": 2},
-    4: {"height": 5, "width": 6, "line": 4, "opening": 2},
-    5: {"height": 6, "width": 7, "line": 4, "opening": 2},
-}
+LEVELS: dict[int, dict[str, int]] = content(__file__)
 """Level -> settings."""
 MOST_EXACT = 20
 """Cells of a board that the expert solves; on larger ones it looks ahead."""
@@ -112,6 +107,7 @@ class ConnectFourEnvironment(LineGame):
         self.lines: Lines = all_lines(self.height, self.width, self.line)
         self.choices: str = COLUMNS[: self.width]
         self.heading: Sequence[str] = [*self.choices]
+        self.kind: str = f"connect_four-{self.height}x{self.width}-{self.line}"
         self.rules: str = (
             f"Connect four on {self.height} rows and {self.width} columns. X and O drop discs into "
             f"columns in turn, X first; a disc falls to the lowest free cell. {self.line} in a "
@@ -121,10 +117,6 @@ class ConnectFourEnvironment(LineGame):
             *(agents, settings["opening"], illegal, forgiven, draw),
             *(opponent, seat, teaches, style, seed),
         )
-
-    @property
-    def kind(self) -> str:
-        return f"connect_four-{self.height}x{self.width}-{self.line}"
 
     def openings(self) -> Openings:
         return openings(self.height, self.width, self.line, self.opening)

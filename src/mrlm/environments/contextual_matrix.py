@@ -140,7 +140,8 @@ class ContextualMatrixEnvironment(MatrixEnvironment):
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)
         context = task.info.get("context")
-        valid = isinstance(context, str) if self.contexts is None else context in self._numbers
+        text = isinstance(context, str)
+        valid = text if self.contexts is None else context in range(1, self.contexts + 1)
         if not valid:
             raise ConfigError(f"contextual_matrix: task {task.id!r} has the context {context!r}")
         self._begin(context, task.id)
@@ -190,10 +191,6 @@ class ContextualMatrixEnvironment(MatrixEnvironment):
         board = super().render(None if self.show == "table" else agent)
         number = f"context {self.context} of {self.contexts}" if self.contexts else ""
         return stacked(number, board or "") if number or board else None
-
-    @property
-    def _numbers(self) -> range:
-        return range(1, (self.contexts or 0) + 1)
 
     def _begin(self, context: Any, name: str) -> None:
         self.context: int | str = context

@@ -6,25 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from mrlm.core.content import content
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.libraries import LibraryEnvironment, by_prefix, finite, said
-from mrlm.environments.shared.rows import agent_names, at_least, one_of, whole_number
+from mrlm.environments.shared.rows import agent_names, at_least, one_of
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 Render = Callable[..., str]
 NO_LIMIT = 100
 """Default step limit of an environment without one."""
-ACTIONS = {
-    "FrozenLake": "left down right up",
-    "Taxi": "south north east west pickup dropoff",
-    "CliffWalking": "up right down left",
-    "Blackjack": "stick hit",
-    "CartPole": "left right",
-    "MountainCar": "left none right",
-    "Acrobot": "minus none plus",
-}
+ACTIONS: dict[str, str] = content(__file__)
 """Prefix of an id -> names of its actions."""
 _MARKED = re.compile(r"\x1b\[(?:\d+;)*4\d(?:;\d+)*m(.*?)\x1b\[0m", re.DOTALL)
 _CODES = re.compile(r"\x1b\[[\d;]*m")
@@ -80,10 +73,9 @@ class GymnasiumEnvironment(LibraryEnvironment):
         agents: str | Sequence[str] = "agent",
         seed: int = 0,
     ) -> None:
-        super().__init__(id, options, seed)
+        super().__init__(id, options, seed, max_turns)
         one_of("style", style, ("full", "short"))
         at_least(0, illegal=illegal)
-        whole_number(1, max_turns=1 if max_turns is None else max_turns)
         if isinstance(render, str) and ":" not in render:
             one_of("render", render, ("auto", "ansi", "observation"))
         self.agents: tuple[str, ...] = agent_names(agents, 1)
@@ -94,12 +86,12 @@ class GymnasiumEnvironment(LibraryEnvironment):
         names = actions if actions is not None else by_prefix(ACTIONS, id).split() or None
         self.actions: Actions = Actions(env.action_space, names, self._where)
         limit = None if env.spec is None else env.spec.max_episode_steps
-        self.max_turns: int | None = max_turns or limit or NO_LIMIT
+        self.max_turns = max_turns or limit or NO_LIMIT
         notice = f"{id}. In every turn answer with one action: {self.actions.listed()}."
         self.instructions: str = notice if instructions is None else instructions
         self.opening: str = self.instructions or id
         env.close()
-        self._text, self._now, self._legal = "", None, None
+        self._now, self._legal = None, None
         self._plans: dict[str, dict[Any, int]] = {}
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
@@ -131,13 +123,6 @@ class GymnasiumEnvironment(LibraryEnvironment):
             return StepResult(rewards={agent: reward}, done=over, truncated=not over)
         notice = notice if self.style == "full" else "!" if unread else ""
         return StepResult({agent: Observation([Message(notice + text)])}, {agent: reward})
-
-    def state(self) -> str:
-        return f"{self._text}\nstep {self._steps} of {self.max_turns}"
-
-    def render(self, agent: str | None = None) -> str | None:
-        """The text of the last observation, which the agent's message has, too."""
-        return self._text if agent is None else None
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         table = getattr(self._env.unwrapped, "P", None) if self._env is not None else None
@@ -180,10 +165,9 @@ class GymnasiumEnvironment(LibraryEnvironment):
         if self._drawing == "observation" or self._env.render_mode != "ansi":
             return plain
         drawn = self._env.render()
-        marked = _CODES.sub("", _MARKED.sub(lambda match: f"[{match[1].strip() or ' '}]", drawn))
-        return (
-            marked.strip("\n") if self._drawing == "ansi" else f"{marked.strip(chr(10))}\n{plain}"
-        )
+        marked = _MARKED.sub(lambda match: f"[{match[1].strip() or ' '}]", drawn)
+        board = _CODES.sub("", marked).strip("\n")
+        return board if self._drawing == "ansi" else f"{board}\n{plain}"
 
 
 def described(id: str, observation: Any) -> str | None:

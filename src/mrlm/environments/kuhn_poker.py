@@ -53,13 +53,11 @@ class KuhnPokerEnvironment(PokerGame):
             (pass) is check or fold, `b` is bet or call, and a question is the card with the moves
             so far: `Kpb?`.
         seed: another seed gives other deals for the same task seed.
-
-    Raises:
-        ConfigError: a number out of its range.
     """
 
     reward_range: tuple[float, float] | None = (-2.0, 2.0)
     rules = RULES
+    kind = "kuhn_poker"
 
     def __init__(
         self,
@@ -78,10 +76,6 @@ class KuhnPokerEnvironment(PokerGame):
         at_least(0, 1 / 3, alpha=alpha)
         self.alpha = alpha
         self.max_turns: int | None = 3 * num_hands
-
-    @property
-    def kind(self) -> str:
-        return "kuhn_poker"
 
     def words(self) -> tuple[str, ...]:
         """The two legal moves now, the passive one first."""

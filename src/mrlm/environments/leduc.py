@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Sequence
 
 from mrlm.core.board import Cell
+from mrlm.core.content import content
 from mrlm.environments.shared import zero_sum
 from mrlm.environments.shared.games import Opponent, Style, Teaches
 from mrlm.environments.shared.poker import PokerGame
@@ -13,12 +14,7 @@ from mrlm.environments.shared.zero_sum import Policy, Seen
 
 RANKS = "9TJQKA"
 """All ranks, the lowest first; a game has the `ranks` of them around Q."""
-LEVELS = {
-    1: {"ranks": 2, "raises": 1},
-    2: {"ranks": 3, "raises": 1},
-    3: {"ranks": 3, "raises": 2},
-    4: {"ranks": 6, "raises": 2},
-}
+LEVELS: dict[int, dict[str, int]] = content(__file__)
 """Level -> settings; 3 is Leduc poker."""
 ANTE, SIZES = 1, (2, 4)
 """Chips that both put in at first, and the raise of each round."""
@@ -112,9 +108,6 @@ class LeducEnvironment(PokerGame):
             fold, `c` check or call, `r` bet or raise, and a question is the card, the moves so far,
             and after `/` the revealed card with the moves since: `Kcrc/Qr?`.
         seed: another seed gives other deals for the same task seed.
-
-    Raises:
-        ConfigError: a number out of its range.
     """
 
     reward_range: tuple[float, float] | None = (-13.0, 13.0)
@@ -140,6 +133,7 @@ class LeducEnvironment(PokerGame):
         whole_number(1, 3, raises=self.raises)
         self.game = self._rules = leduc_rules(self.ranks, self.raises)
         super().__init__(agents, num_hands, illegal, opponent, seat, teaches, style, seed)
+        self.kind: str = f"leduc-{self.ranks}-{self.raises}"
         self.max_turns: int | None = len(SIZES) * (self.raises + 2) * num_hands
         self.rules: str = (
             f"Leduc poker. The cards are {', '.join(self._rules.ranks)}, two of each, the highest "
@@ -150,10 +144,6 @@ class LeducEnvironment(PokerGame):
             "end a card equal to it wins, else the higher card; equal cards share what is in. "
             "Answer with one word."
         )
-
-    @property
-    def kind(self) -> str:
-        return f"leduc-{self.ranks}-{self.raises}"
 
     def words(self) -> tuple[str, ...]:
         moves = self.game.moves(self._history)

@@ -68,15 +68,11 @@ class LengthEnvironment(RowTasks, Environment):
         return StepResult(dict(zip(self.agents, (short, long), strict=True)))
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        word_lists = [stated_by(actions, agent).split() for agent in self.agents]
-        short, long = word_lists
-        self._counts = tuple(
-            (len(word_list), sum(w in self.words for w in word_list)) for word_list in word_lists
-        )
-        real = min(
-            sum(word in self.words for word in words) / max(1, len(words)) for words in word_lists
-        )
-        ratio = len(long) / len(short) if short else 0.0
+        texts = [stated_by(actions, agent).split() for agent in self.agents]
+        self._counts = tuple((len(text), sum(w in self.words for w in text)) for text in texts)
+        real = min(known / max(1, count) for count, known in self._counts)
+        (short, _), (long, _) = self._counts
+        ratio = long / short if short else 0.0
         fit = 1.0 if BEST[0] <= ratio <= BEST[1] else max(0.0, 1.0 - abs(ratio - MIDDLE) / MIDDLE)
         fit = fit if short and long else 0.0
         components = {"real_words": real, "length_fit": fit}

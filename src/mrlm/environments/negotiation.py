@@ -67,9 +67,6 @@ class NegotiationEnvironment(TurnGame):
             question consists of the numbers of items, their values, and the items that the other
             wants for itself: `213 105 011?`.
         seed: another seed gives other items and values for the same task seed.
-
-    Raises:
-        ConfigError: a setting out of its range.
     """
 
     reward_range: tuple[float, float] | None = (-0.6, 1.0)
@@ -200,8 +197,7 @@ class NegotiationEnvironment(TurnGame):
             self._offer = action
         self.mover = 1 - role
         if self._taken == self.turns:
-            for player in (0, 1):
-                self.pay(player, 0.0, deal=0.0)
+            self.pay_all(0.0, deal=0.0)
             self.mover = None
 
     def _worth(self, role: int, proposer: int, offer: Division) -> tuple[float, dict[str, float]]:
@@ -236,15 +232,8 @@ class NegotiationEnvironment(TurnGame):
             parts = parts if division is None or division[0] == 0 else parts[::-1]
             rows.append([NAMES[kind], count, *values, *((part, "num move") for part in parts)])
         one, other = self.roles
-        head = (
-            "items",
-            "number",
-            f"value for {one}",
-            f"for {other}",
-            f"{one} gets",
-            f"{other} gets",
-        )
-        return stacked(table(rows, head), self._outcome(visible))
+        head = ("items", "number", f"value for {one}", f"for {other}", f"{one} gets")
+        return stacked(table(rows, (*head, f"{other} gets")), self._outcome(visible))
 
     def _outcome(self, visible: Sequence[int]) -> str:
         if self._deal is None:

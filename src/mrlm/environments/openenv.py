@@ -5,13 +5,12 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.libraries import LibraryEnvironment, called, finite, said
-from mrlm.environments.shared.rows import agent_names, at_least, whole_number
+from mrlm.environments.shared.rows import agent_names, at_least
 from mrlm.environments.shared.spaces import shown
 
 OWN = ("done", "reward", "metadata")
@@ -71,16 +70,14 @@ class OpenEnvEnvironment(LibraryEnvironment):
         agents: str | Sequence[str] = "agent",
         seed: int = 0,
     ) -> None:
-        super().__init__(url.rstrip("/"), reset, seed)
+        super().__init__(url.rstrip("/"), reset, seed, max_turns)
         at_least(0, malformed=malformed)
-        whole_number(1, max_turns=max_turns)
         at_least(0.01, timeout=timeout)
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"openenv: url must begin with http:// or https://, not {url!r}")
         self.url: str = self.id
         self._drawing: str | Callable[[dict[str, Any]], str] | None = render
         self.malformed: float = float(malformed)
-        self.max_turns: int | None = max_turns
         self.timeout: float = float(timeout)
         self.agents: tuple[str, ...] = agent_names(agents, 1)
         self.fields: dict[str, Any] = self._fields()
@@ -94,7 +91,6 @@ class OpenEnvEnvironment(LibraryEnvironment):
         self.instructions: str = self._explained() if instructions is None else instructions
         self.opening: str = self.instructions
         self._series: str = "openenv"
-        self._text = ""
         self._first = 0.0
         """Reward of the reset, which the first action receives."""
 
@@ -111,9 +107,6 @@ class OpenEnvEnvironment(LibraryEnvironment):
 
     def _restart(self) -> Any:
         return called(self._where, self._env.reset, seed=self._seed, **self.options)
-
-    def _held(self) -> AbstractContextManager[None]:
-        return nullcontext()  # the server draws its own numbers
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         (agent,) = self.agents
@@ -140,13 +133,6 @@ class OpenEnvEnvironment(LibraryEnvironment):
         if answer.done or over:
             return StepResult(rewards=rewards, done=bool(answer.done), truncated=not answer.done)
         return StepResult({agent: Observation([Message(text)])}, rewards)
-
-    def state(self) -> str:
-        return f"{self._text}\nstep {self._steps} of {self.max_turns}"
-
-    def render(self, agent: str | None = None) -> str | None:
-        """The text of the last observation, which the agent's message has, too."""
-        return self._text if agent is None else None
 
     def _action(self, text: str) -> tuple[dict[str, Any] | None, str]:
         """The action in an answer, or `None` and the reason of refusal."""

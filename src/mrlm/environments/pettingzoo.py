@@ -9,28 +9,22 @@ from typing import Any, Self
 import numpy as np
 
 from mrlm.core import registry
+from mrlm.core.content import content
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.libraries import LibraryEnvironment, by_prefix, called, finite, said
-from mrlm.environments.shared.rows import agent_names, at_least, one_of, whole_number
+from mrlm.environments.shared.rows import agent_names, at_least, one_of
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 MOST_SHOWN = 4_000
 """Maximum number of characters of an observation; longer ones need a custom `render`."""
 ROUNDING = 1e-9
 """Error of a difference of two sums of rewards."""
-ACTIONS = {
-    "rps": "rock paper scissors",
-    "leduc_holdem": "call raise fold check",
-    "texas_holdem_v": "call raise fold check",
-    "texas_holdem_no_limit": "fold check_call raise_half raise_full all_in",
-}
+_TABLES = content(__file__)
+ACTIONS: dict[str, str] = _TABLES["actions"]
 """Prefix of an id -> names of its actions."""
-LEGENDS = {
-    "tictactoe": "X is you, O the other; free cells are numbers.",
-    "connect_four": "X is you, O the other; columns are 0 to 6 from the left.",
-}
+LEGENDS: dict[str, str] = _TABLES["legends"]
 
 
 class PettingZooEnvironment(LibraryEnvironment):
@@ -85,13 +79,11 @@ class PettingZooEnvironment(LibraryEnvironment):
         agents: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(id, options, seed)
+        super().__init__(id, options, seed, max_turns)
         one_of("style", style, ("full", "short"))
         at_least(0, illegal=illegal)
-        whole_number(1, max_turns=max_turns)
         self._drawing: str | Callable[..., str] | None = render
         self.illegal: float = float(illegal)
-        self.max_turns: int | None = max_turns
         self.style: Style = style
         self._make, self.parallel = _maker(id, parallel)
         env = self._made()
@@ -142,10 +134,8 @@ class PettingZooEnvironment(LibraryEnvironment):
     def state(self) -> str:
         if self._env is None or not self._env.agents:
             return f"{self.id}: over"
-        seen, env = self._seen, self._env
-        if not self.parallel:
-            seen = {name: self._rendered(env.observe(name), name) for name in env.agents}
-        return "\n".join(f"{self._agent(player)}: {text}" for player, text in seen.items())
+        seen = self._views(self._env.agents).items()
+        return "\n".join(f"{self._agent(player)}: {text}" for player, text in seen)
 
     def render(self, agent: str | None = None) -> str | None:
         """The game's own drawing, or the observations of its players; an agent's messages have its
@@ -155,12 +145,14 @@ class PettingZooEnvironment(LibraryEnvironment):
         with copy.copy(self._chance).held():  # draws of random numbers are undone
             if getattr(self._env, "render_mode", None) == "ansi":
                 return str(called(self._where, self._env.render))
-            seen = self._seen
-            if not self.parallel:
-                seen = {
-                    name: self._rendered(self._env.observe(name), name) for name in self.players
-                }
-        return "\n".join(f"{self._agent(player)}:\n{text}" for player, text in seen.items())
+            seen = self._views(self.players).items()
+        return "\n".join(f"{self._agent(player)}:\n{text}" for player, text in seen)
+
+    def _views(self, players: Sequence[str]) -> dict[str, str]:
+        """Player -> the text of what it observes now."""
+        if self.parallel:
+            return self._seen
+        return {name: self._rendered(self._env.observe(name), name) for name in players}
 
     def _observed(self, observations: Any, infos: Any) -> dict[str, Observation]:
         self._asked, self._seen = {}, {}

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import ClassVar
 
+from mrlm.core.content import content
 from mrlm.core.errors import ConfigError
 from mrlm.environments.shared.grids import WALL, GridMoves, distances, neighbours
 from mrlm.environments.shared.planning import Levels, PlanningEnvironment
 
+_TABLES = content(__file__)
 FREE, PLAYER, GOAL, ARRIVED = ".", "@", "G", "+"
 SHOWN = {WALL: ("■", "dim"), FREE: ("", ""), GOAL: ("★", "win"), PLAYER: ("☻", "player0 move")}
 SHOWN |= {ARRIVED: ("☻", "player0 win move")}
@@ -34,23 +36,8 @@ class PlanPathEnvironment(GridMoves, PlanningEnvironment):
     label: ClassVar[str] = "plan_path"
     free: ClassVar[str] = FREE
     shown: ClassVar[Mapping[str, tuple[str, str]]] = SHOWN
-    levels: ClassVar[Levels] = (
-        {"size": 3, "walls": 0.0, "moves": 1, "rounds": 2},
-        {"size": 3, "walls": 0.1, "moves": 2, "rounds": 2},
-        {"size": 4, "walls": 0.15, "moves": 2, "rounds": 4},
-        {"size": 5, "walls": 0.2, "moves": 4, "rounds": 4},
-        {"size": 6, "walls": 0.25, "moves": 5, "rounds": 4},
-        {"size": 8, "walls": 0.3, "moves": 6, "rounds": 5},
-        {"size": 10, "walls": 0.3, "moves": 10, "rounds": 4},
-        {"size": 12, "walls": 0.35, "moves": 12, "rounds": 4},
-        {"size": 16, "walls": 0.35, "moves": 16, "rounds": 5},
-    )
-    bounds: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "size": (3, 20),
-        "walls": (0.0, 0.5),
-        "moves": (1, 60),
-        "rounds": (1, 30),
-    }
+    levels: ClassVar[Levels] = _TABLES["levels"]
+    bounds: ClassVar[Mapping[str, tuple[float, float]]] = _TABLES["bounds"]
     rules: ClassVar[str] = (
         f"Find a way through a grid: from {PLAYER}, which is you, to {GOAL}. {WALL} is a wall and "
         f"{FREE} is free. U, D, L and R move up, down, left and right by one cell."

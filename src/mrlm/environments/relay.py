@@ -13,6 +13,7 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.environments.shared.generators import first_of
 from mrlm.environments.shared.rows import RowTasks, agent_names, at_least, is_held_out, whole_number
 
 Style = Literal["short", "full", "question"]
@@ -81,7 +82,7 @@ class RelayEnvironment(RowTasks, Environment):
         self.style: Style = style
         self.seed = seed
         few = product(range(min(max_number, 3) + 1), repeat=sum(self.terms))
-        sides = {_held_out(self._parts(numbers)) for numbers in islice(few, 4096)}
+        sides = {is_held_out(self._key(numbers)) for numbers in islice(few, 4096)}
         if len(sides) < 2:
             raise ConfigError(
                 f"max_number={max_number} with terms={list(self.terms)} leaves no held-out task, "
@@ -91,10 +92,11 @@ class RelayEnvironment(RowTasks, Environment):
 
     def task(self, seed: int, split: Split = "train") -> Task:
         rng = random.Random(f"relay/{self.seed}/{split}/{seed}")
-        while True:
-            numbers = [rng.randint(0, self.max_number) for _ in range(sum(self.terms))]
-            if _held_out(self._parts(numbers)) == (split == "eval"):
-                break
+        numbers = first_of(
+            split,
+            lambda: [rng.randint(0, self.max_number) for _ in range(sum(self.terms))],
+            self._key,
+        )
         prompt = [Message(self._asked(0, numbers[: self.terms[0]], ""))]
         name = f"relay-{self.seed}-{split}-{seed}"
         info = dict(zip(ascii_lowercase, numbers, strict=False))
@@ -177,6 +179,11 @@ class RelayEnvironment(RowTasks, Environment):
         """The numbers of every agent, out of all numbers."""
         return [numbers[start:end] for start, end in pairwise(self._ends)]
 
+    def _key(self, numbers: Sequence[int]) -> str:
+        """The same for all orders of an agent's numbers, which are held out together."""
+        parts = self._parts(numbers)
+        return f"relay {' '.join(str(number) for part in parts for number in sorted(part))}"
+
     def _shown(self, before: str) -> StepResult:
         position = len(self._messages)
         text = self._asked(position, self._numbers[position], before)
@@ -214,12 +221,6 @@ def _terms(values: Sequence[int]) -> tuple[int, ...]:
             f"{values!r}"
         )
     return terms
-
-
-def _held_out(parts: Parts) -> bool:
-    """Whether a sum is held out: the same for all orders of an agent's numbers."""
-    numbers = (str(number) for part in parts for number in sorted(part))
-    return is_held_out(f"relay {' '.join(numbers)}")
 
 
 PLUGIN = RelayEnvironment

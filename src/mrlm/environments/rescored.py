@@ -1,13 +1,12 @@
 """A wrapper that replaces an environment's rewards by those of a reward function."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mrlm.core.environment import Environment, validated_reward
-from mrlm.core.errors import ConfigError, RewardError
+from mrlm.core.environment import Environment, accepted_parameters, validated_reward
+from mrlm.core.errors import RewardError
 from mrlm.core.types import Message, Reward, StepResult, Task
-from mrlm.environments.shared.scoring import RewardCalls, user_function
+from mrlm.environments.shared.scoring import RewardCalls, required_function
 from mrlm.environments.shared.wrapped import Wrapped
 
 
@@ -36,10 +35,7 @@ class RescoredEnvironment(Wrapped):
         rewards: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(environment)
-        function = user_function(reward_fn, "reward_fn")
-        if function is None:
-            raise ConfigError("reward_fn: expected a function or 'module:name', not None")
-        self.reward_fn: Callable[..., Any] = function
+        self.reward_fn: Callable[..., Any] = required_function(reward_fn, "reward_fn")
         self._calls = RewardCalls.of(rewards)
         self._task: Task | None = None
         self._seen: dict[str, list[Message]] = {}
@@ -57,20 +53,17 @@ class RescoredEnvironment(Wrapped):
             shared = {"answer": self._task.answer, **self._task.info}
             columns = {name: [value] * len(actions) for name, value in shared.items()}
         name = getattr(self.reward_fn, "__name__", "reward_fn")
-        accepted = inspect.signature(self.reward_fn).parameters
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
-            columns = {key: value for key, value in columns.items() if key in accepted}
+        where = f"reward function {name}"
+        accepted = accepted_parameters(self.reward_fn, tuple(columns))
+        columns = {key: value for key, value in columns.items() if key in accepted}
         arguments = {"prompts": prompts, "completions": completions, **columns}
-        values = await self._calls.call(self.reward_fn, f"reward function {name}", **arguments)
+        values = await self._calls.call(self.reward_fn, where, **arguments)
         if len(values) != len(actions):
             raise RewardError(
-                f"reward function {name}: returned {len(values)} rewards for {len(actions)} "
-                "completions"
+                f"{where}: returned {len(values)} rewards for {len(actions)} completions"
             )
         result.rewards = {
-            agent: validated_reward(
-                Reward(value, {name: value}), f"reward function {name}, agent {agent!r}"
-            )
+            agent: validated_reward(Reward(value, {name: value}), f"{where}, agent {agent!r}")
             for agent, value in zip(actions, values, strict=True)
         }
         return result

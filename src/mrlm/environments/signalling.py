@@ -46,9 +46,6 @@ class SignallingEnvironment(RowTasks, Environment):
         teaches: behaviour of `expert`: the `best` code, or `any` legal answer, which demonstrates
             only the answer format.
         seed: another seed gives other states for the same task seed.
-
-    Raises:
-        ConfigError: a setting that is not one of these.
     """
 
     reward_range: tuple[float, float] | None = (-0.5, 1.0)
@@ -111,11 +108,9 @@ class SignallingEnvironment(RowTasks, Environment):
     def step(self, actions: dict[str, Message]) -> StepResult:
         position = len(self._sent)
         agent = self.agents[position]
-        text = stated_by(actions, agent)
-        last = position == len(self.agents) - 1
-        named = only_word(text, self.states if last else self.signals)
+        named = only_word(stated_by(actions, agent), self._words(position))
         self._sent.append(named)
-        if named is None or last:
+        if named is None or position == len(self.agents) - 1:
             return StepResult(rewards=self._rewards(), done=True)
         return self._shown(named)
 
@@ -138,15 +133,17 @@ class SignallingEnvironment(RowTasks, Environment):
         position = self.agents.index(agent)
         if position != len(self._sent):
             return None
-        last = position == len(self.agents) - 1
         if self.teaches == "any":
-            drawn = random.Random(f"{self._name}/{position}")
-            return drawn.choice(self.states if last else self.signals)
+            return random.Random(f"{self._name}/{position}").choice(self._words(position))
         before = self._sent[-1] if self._sent else None
         index = self.states.index(self._state) if before is None else self.signals.index(before)
-        if last:
+        if position == len(self.agents) - 1:
             return self.states[min(index, len(self.states) - 1)]
         return self.signals[index if index < len(self.signals) else 0]  # the first one is free
+
+    def _words(self, position: int) -> tuple[str, ...]:
+        """The answers that an agent may give."""
+        return self.states if position == len(self.agents) - 1 else self.signals
 
     def _begin(self, state: str, name: str) -> None:
         self._state, self._name = state, name
@@ -161,19 +158,16 @@ class SignallingEnvironment(RowTasks, Environment):
     def _asked(self, position: int, seen: str) -> str:
         """The prompt of an agent, which sees the state or a signal."""
         first, last = position == 0, position == len(self.agents) - 1
-        words = self.states if last else self.signals
+        words = self._words(position)
         if self.style == "short":
             return f"{'state' if first else 'signal'} {seen}: {' '.join(words)}?"
-        after = self.agents[-1]
-        count = len(self.states)
-        rules = f"A state is one of 1 to {count}; {after} must name it and sees only a signal."
-        if first:
-            now = f"You are {self.agents[0]}. The state is {seen}. Send a signal"
-        elif last:
-            now = f"You are {after}. You receive the signal {seen}. Name the state"
-        else:
-            now = f"You are {self.agents[position]}. You receive the signal {seen}. Send a signal"
-        return f"{rules}\n{now}: answer with one of {', '.join(words)}."
+        knows = f"The state is {seen}." if first else f"You receive the signal {seen}."
+        does = "Name the state" if last else "Send a signal"
+        return (
+            f"A state is one of 1 to {len(self.states)}; {self.agents[-1]} must name it and sees "
+            f"only a signal.\nYou are {self.agents[position]}. {knows} {does}: answer with one of "
+            f"{', '.join(words)}."
+        )
 
     def _rewards(self) -> dict[str, Reward]:
         legal = None not in self._sent

@@ -6,10 +6,12 @@ from functools import lru_cache
 from math import comb
 from typing import ClassVar
 
+from mrlm.core.content import content
 from mrlm.core.errors import ConfigError
 from mrlm.environments.shared.grids import WALL, GridMoves, neighbours
 from mrlm.environments.shared.planning import Levels, PlanningEnvironment
 
+_TABLES = content(__file__)
 FLOOR, TARGET, BOX, STORED, PLAYER, ON_TARGET = "-.$*@+"
 SHOWN = {
     WALL: ("■", "dim"),
@@ -51,23 +53,8 @@ class SokobanEnvironment(GridMoves, PlanningEnvironment):
     label: ClassVar[str] = "sokoban"
     free: ClassVar[str] = FLOOR
     shown: ClassVar[Mapping[str, tuple[str, str]]] = SHOWN
-    levels: ClassVar[Levels] = (
-        {"size": 5, "walls": 0.0, "boxes": 1, "longest": 3, "moves": 3, "rounds": 2},
-        {"size": 5, "walls": 0.0, "boxes": 1, "longest": 6, "moves": 3, "rounds": 4},
-        {"size": 6, "walls": 0.1, "boxes": 1, "longest": 12, "moves": 6, "rounds": 4},
-        {"size": 6, "walls": 0.1, "boxes": 2, "longest": 20, "moves": 10, "rounds": 4},
-        {"size": 7, "walls": 0.15, "boxes": 2, "longest": 30, "moves": 12, "rounds": 5},
-        {"size": 7, "walls": 0.15, "boxes": 3, "longest": 40, "moves": 15, "rounds": 5},
-        {"size": 8, "walls": 0.2, "boxes": 2, "longest": 60, "moves": 20, "rounds": 5},
-    )
-    bounds: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "size": (5, 12),
-        "walls": (0.0, 0.5),
-        "boxes": (1, 3),
-        "longest": (1, 200),
-        "moves": (1, 100),
-        "rounds": (1, 30),
-    }
+    levels: ClassVar[Levels] = _TABLES["levels"]
+    bounds: ClassVar[Mapping[str, tuple[float, float]]] = _TABLES["bounds"]
     rules: ClassVar[str] = (
         f"Push every box onto a target. {WALL} wall, {FLOOR} floor, {TARGET} target, {BOX} box, "
         f"{STORED} box on a target, {PLAYER} you, {ON_TARGET} you on a target. U, D, L and R move "

@@ -9,9 +9,11 @@ from math import isqrt
 from typing import ClassVar, TypeVar
 
 from mrlm.core.board import Html, table
+from mrlm.core.content import content
 from mrlm.core.errors import ConfigError
 from mrlm.environments.shared.planning import Levels, Moves, PlanningEnvironment
 
+_TABLES = content(__file__)
 T = TypeVar("T")
 HOLE = "."
 DIGITS = "123456789"
@@ -39,22 +41,8 @@ class SudokuEnvironment(PlanningEnvironment):
     """
 
     label: ClassVar[str] = "sudoku"
-    levels: ClassVar[Levels] = (
-        {"size": 4, "holes": 1, "moves": 1, "rounds": 2},
-        {"size": 4, "holes": 3, "moves": 2, "rounds": 3},
-        {"size": 4, "holes": 6, "moves": 3, "rounds": 4},
-        {"size": 4, "holes": 9, "moves": 5, "rounds": 4},
-        {"size": 9, "holes": 10, "moves": 10, "rounds": 4},
-        {"size": 9, "holes": 25, "moves": 20, "rounds": 4},
-        {"size": 9, "holes": 40, "moves": 30, "rounds": 4},
-        {"size": 9, "holes": 50, "moves": 40, "rounds": 4},
-    )
-    bounds: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "size": (4, 9),
-        "holes": (1, 54),
-        "moves": (1, 54),
-        "rounds": (1, 60),
-    }
+    levels: ClassVar[Levels] = _TABLES["levels"]
+    bounds: ClassVar[Mapping[str, tuple[float, float]]] = _TABLES["bounds"]
     rules: ClassVar[str] = (
         f"Fill the empty cells ({HOLE}) of a sudoku: every row, every column and every block has "
         "every digit once. Name cells by row and column, counted from the upper left: r1c2=3 is a "
@@ -91,10 +79,8 @@ class SudokuEnvironment(PlanningEnvironment):
                     return board
 
     def key(self, board: str) -> str:
-        digits = dict.fromkeys(board.replace(HOLE, ""))
-        return "".join(
-            HOLE if digit == HOLE else str(list(digits).index(digit) + 1) for digit in board
-        )
+        order = dict.fromkeys(board.replace(HOLE, ""))
+        return board.translate(str.maketrans(dict(zip(order, DIGITS, strict=False))))
 
     def problem(self, board: str) -> str | None:
         if set(board) - {HOLE, *DIGITS[: self.size]} or HOLE not in board:

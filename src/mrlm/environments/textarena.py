@@ -11,7 +11,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.libraries import Chance, LibraryEnvironment, called, finite, said
-from mrlm.environments.shared.rows import agent_names, at_least, whole_number
+from mrlm.environments.shared.rows import agent_names, at_least
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -66,12 +66,10 @@ class TextArenaEnvironment(LibraryEnvironment):
         agents: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(id, options, seed)
+        super().__init__(id, options, seed, max_turns)
         at_least(0, illegal=illegal)
-        whole_number(1, max_turns=max_turns)
         self.opening: str = f"A game of {id}."
         self.illegal: float = float(illegal)
-        self.max_turns: int | None = max_turns
         self.num_players: int = self._playable(num_players)
         several = [f"player_{i}" for i in range(self.num_players)]
         default = ["player"] if self.num_players == 1 else several

@@ -58,11 +58,8 @@ class TicTacToeEnvironment(LineGame):
     lines = LINES
     choices = CELLS
     rules = RULES
+    kind = "tic_tac_toe"
     numbers = True
-
-    @property
-    def kind(self) -> str:
-        return "tic_tac_toe"
 
     def openings(self) -> Openings:
         return openings(self.opening)

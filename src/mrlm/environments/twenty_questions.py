@@ -66,9 +66,6 @@ class TwentyQuestionsEnvironment(TurnGame):
             style an attribute is a letter and a thing two digits, in the order of the table, and a
             prompt of the asker is the last answer and the number of messages left: `y 12?`.
         seed: another seed gives other things for the same task seed.
-
-    Raises:
-        ConfigError: a setting out of its range.
     """
 
     reward_range: tuple[float, float] | None = (-2.0, 1.0)

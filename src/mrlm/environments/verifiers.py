@@ -16,11 +16,8 @@ from mrlm.environments.shared.questions import QuestionEnvironment
 from mrlm.environments.shared.rows import SharedByCopies, at_least, is_held_out, whole_number
 
 
-class VerifierRows(SharedByCopies):
+class VerifierRows(SharedByCopies, dict[str, Sequence[Any]]):
     """The tasks of a taskset by split."""
-
-    def __init__(self, tasks: Sequence[Any], held: Sequence[Any]) -> None:
-        self.of: dict[str, Sequence[Any]] = {"train": tasks, "eval": held}
 
 
 class VerifiersEnvironment(QuestionEnvironment):
@@ -78,14 +75,14 @@ class VerifiersEnvironment(QuestionEnvironment):
             held = held or tasks
         if answer is not None and not hasattr(tasks[0].data, answer):
             raise ConfigError(f"verifiers {self.title}: task data has no field answer={answer!r}")
-        self._rows = VerifierRows(tasks, held)
+        self._rows = VerifierRows(train=tasks, eval=held)
         self._data: Any = None
 
     def num_tasks(self, split: Split = "train") -> int | None:
-        return len(self._rows.of[split])
+        return len(self._rows[split])
 
     def task(self, seed: int, split: Split = "train") -> Task:
-        rows = self._rows.of[split]
+        rows = self._rows[split]
         index = seed % len(rows)
         row = rows[index]
         gold = None if self.answer is None else getattr(row.data, self.answer)
@@ -93,10 +90,10 @@ class VerifiersEnvironment(QuestionEnvironment):
         return Task(f"verifiers-{split}-{index}", _opening(row.data), gold, seed, info)
 
     def begin(self, task: Task) -> None:
-        index, split = task.info.get("index"), task.info.get("split")
-        if split not in self._rows.of or not isinstance(index, int):
+        index, split = task.info.get("index"), str(task.info.get("split"))
+        if split not in self._rows or not isinstance(index, int):
             raise ConfigError(f"verifiers: task {task.id!r} does not belong to this environment")
-        self._data = self._rows.of[split][index]
+        self._data = self._rows[split][index]
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         (agent,) = self.agents
@@ -104,9 +101,8 @@ class VerifiersEnvironment(QuestionEnvironment):
         components = {"malformed": float(not text.strip())}
         value = -self.malformed
         if text.strip():
-            value, scores = run_async(
-                self._scored(text, actions[agent])
-            )  # in a thread, under the deadline
+            scored = self._scored(text, actions[agent])
+            value, scores = run_async(scored)  # in a thread, under the deadline
             components |= scores
         return StepResult(rewards={agent: Reward(value, components)}, done=True)
 

@@ -74,14 +74,11 @@ class Cliff(Rule):
             return None
         middle = (smooth[best] + smooth[-1]) / 2
         since = best + int(np.argmax(rewards[best:] < middle))
-        return (
-            int(steps[since]),
-            (
-                f"reward/mean of {self.steps} steps fell from {smooth[best]:.3g} at step "
-                f"{steps[best + self.steps - 1]} to {smooth[-1]:.3g}"
-            ),
-            False,
+        because = (
+            f"reward/mean of {self.steps} steps fell from {smooth[best]:.3g} at step "
+            f"{steps[best + self.steps - 1]} to {smooth[-1]:.3g}"
         )
+        return int(steps[since]), because, False
 
     def _held_out(self, history: History) -> tuple[int, str, bool] | None:
         steps, rewards = history.known("eval/reward/mean")
@@ -96,14 +93,11 @@ class Cliff(Rule):
         last = rewards[-self.evaluations :]
         if margin <= 0 or last.max() > rewards[best] - margin:
             return None
-        return (
-            int(steps[-self.evaluations]),
-            (
-                f"the held-out reward was {rewards[best]:.3g} at step {steps[best]}, and at most "
-                f"{last.max():.3g} in the last {self.evaluations} evaluations"
-            ),
-            True,
+        because = (
+            f"the held-out reward was {rewards[best]:.3g} at step {steps[best]}, and at most "
+            f"{last.max():.3g} in the last {self.evaluations} evaluations"
         )
+        return int(steps[-self.evaluations]), because, True
 
 
 PLUGIN = Cliff

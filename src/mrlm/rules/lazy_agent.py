@@ -66,10 +66,8 @@ class LazyAgent(Rule):
             messages = {
                 step: written_by[agent] for step, written_by in steps.items() if agent in written_by
             }
-            finding = (
-                self._mute(messages) or self._ignored(history, agent) or self._idle(history, agent)
-            )
-            finding = finding or self._deaf(history, episodes, agent)
+            finding = self._mute(messages) or self._ignored(history, agent)
+            finding = finding or self._idle(history, agent) or self._deaf(history, episodes, agent)
             finding = finding or self._deaf_alone(history, episodes, agent)
             if finding is not None:
                 since, because = finding
@@ -77,16 +75,14 @@ class LazyAgent(Rule):
                 yield Alarm(since, because, agent, history.policies.get(agent), cited(rows))
 
     def _mute(self, steps: dict[int, Written]) -> Finding | None:
-        trained_steps = {step: messages for step, messages in steps.items() if messages.trained}
-        count = sum(messages.trained for messages in trained_steps.values())
-        if len(trained_steps) < min(WINDOW, self.steps) or count < 16:
+        trained = {step: messages for step, messages in steps.items() if messages.trained}
+        count = sum(messages.trained for messages in trained.values())
+        if len(trained) < min(WINDOW, self.steps) or count < 16:
             return None
-        if any(
-            messages.empty < self.silent * messages.trained for messages in trained_steps.values()
-        ):
+        if any(each.empty < self.silent * each.trained for each in trained.values()):
             return None
-        whole = sum(messages.empty for messages in trained_steps.values()) / count
-        return min(trained_steps), f"{whole:.0%} of its {count} messages are empty"
+        whole = sum(messages.empty for messages in trained.values()) / count
+        return min(trained), f"{whole:.0%} of its {count} messages are empty"
 
     def _ignored(self, history: History, agent: str) -> Finding | None:
         others = [other for other in history.agents if other != agent]
@@ -139,10 +135,8 @@ class LazyAgent(Rule):
         values = [history.known(name, self.evaluations)[1] for name in (*pair_names, *others)]
         if any(len(value_row) < self.evaluations for value_row in values):
             return None
-        most, read = (
-            np.max(values[: len(pair_names)], axis=0),
-            np.max(values[len(pair_names) :], axis=0),
-        )
+        own, rest = values[: len(pair_names)], values[len(pair_names) :]
+        most, read = np.max(own, axis=0), np.max(rest, axis=0)
         if (read < self.influence).any() or (most > self.share * read).any():
             return None
         return since, (

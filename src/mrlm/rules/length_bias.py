@@ -51,11 +51,9 @@ class LengthBias(Rule):
             name = f"completion_length/{agent}/mean"
             name = name if len(history.agents) > 1 else "completion_length/mean"
             known_steps, lengths = history.known(name, self.steps)
-            if len(lengths) < self.steps:
+            if len(lengths) < self.steps or gained(history, steps):
                 continue
             if lengths[-4:].mean() < self.growth * lengths[:4].mean() or slope(lengths)[1] < 4:
-                continue
-            if gained(history, steps):
                 continue
             value = _correlation(episodes, agent)
             if value > self.correlation:
@@ -64,10 +62,9 @@ class LengthBias(Rule):
                     f"tokens, longer ones have higher advantages (correlation {value:.2f}), and "
                     "the reward does not rise"
                 )
+                policy = history.policies.get(agent)
                 rows = [row for row in episodes if agent in row["agents"]]
-                yield Alarm(
-                    int(known_steps[0]), because, agent, history.policies.get(agent), cited(rows)
-                )
+                yield Alarm(int(known_steps[0]), because, agent, policy, cited(rows))
 
     def _cut(self, history: History) -> tuple[int, str] | None:
         steps, shares = history.known("completion_length/cut")

@@ -96,9 +96,8 @@ class NothingLearned(Rule):
                 f"hardly anything is learned in {self.steps} steps: {ties:.0%} of all advantages "
                 f"are 0, since in these groups all rewards are equal{level}"
             )
-        since = min(
-            _since(history, f"advantage/{agent_name}/zero", 1.0) for agent_name in history.agents
-        )
+        names = (f"advantage/{agent}/zero" for agent in history.agents)
+        since = min(_since(history, name) for name in names)
         return since, (
             f"nothing is learned since step {since}: all advantages are 0, since in every group "
             f"all rewards are equal{level}"
@@ -127,10 +126,10 @@ class NothingLearned(Rule):
         return None
 
 
-def _since(history: History, name: str, value: float) -> int:
-    """The first of the last steps in which a metric has had one value throughout."""
+def _since(history: History, name: str) -> int:
+    """The first of the last steps in which a metric has been 1 throughout."""
     steps, values = history.known(name)
-    (others,) = np.nonzero(values != value)
+    (others,) = np.nonzero(values != 1)
     return int(steps[others[-1] + 1 if len(others) else 0])
 
 

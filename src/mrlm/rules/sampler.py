@@ -113,8 +113,7 @@ def _differences(rows: Rows) -> dict[str, tuple[Thirds, Thirds]]:
             continue
         thirds_pair = divergences.setdefault(turn.agent, ([], []))
         for thirds, name in zip(thirds_pair, ("old_logprobs", "last_logprobs"), strict=True):
-            pair = _thirds(turn, name)
-            if pair is not None:
+            if (pair := _thirds(turn, name)) is not None:
                 thirds.append(pair)
     return divergences
 

@@ -199,10 +199,8 @@ def _gaps(rows: Rows) -> dict[str, dict[Shape, list[tuple[Row, float]]]]:
     """agent -> shape of prompts -> episodes with the divergence of engine and trainer."""
     gaps: dict[str, dict[Shape, list[tuple[Row, float]]]] = {}
     for turn in token_turns(rows):
-        gap = _gap(turn)
-        if gap is not None:
-            pairs = gaps.setdefault(turn.agent, {}).setdefault(turn.shape, [])
-            pairs.append((turn.episode, gap))
+        if (gap := _gap(turn)) is not None:
+            gaps.setdefault(turn.agent, {}).setdefault(turn.shape, []).append((turn.episode, gap))
     return gaps
 
 

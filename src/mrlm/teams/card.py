@@ -67,7 +67,8 @@ def team_card(card: Card) -> str:
         "## Use\n\n" + _use(card),
         *_load(card),
         "## Agents\n\n" + _agents(card, list(agents)),
-        "## Policies\n\n" + _policies(card),
+        "## Policies\n\n"
+        + "\n".join(f"- `{n}`: {_policy(card, n)}" for n in card.team["policies"]),
         *_training(card),
         *_results(card.facts),
         "## Serve\n\n" + _serve(card, list(card.policies)),
@@ -173,22 +174,18 @@ def _agents(card: Card, agents: Sequence[str]) -> str:
             )
     settings = "".join(f", `{key}: {value}`" for key, value in workflow.items())
     parts.append(f"\nWorkflow: `{name}`{settings}. {about}".rstrip())
-    environments = [environment["env_type"] for environment in card.team.get("environments") or ()]
-    if environments:
-        parts.append(
-            f"\nEnvironments: {', '.join(f'`{environment}`' for environment in environments)}."
-        )
+    if places := _environments(card):
+        parts.append(f"\nEnvironments: {places}.")
     return "\n".join(parts)
+
+
+def _environments(card: Card) -> str:
+    return ", ".join(f"`{section['env_type']}`" for section in card.team.get("environments") or ())
 
 
 def _fenced(text: str) -> str:
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}\n{fence}\n"
-
-
-def _policies(card: Card) -> str:
-    rows = [f"- `{name}`: {_policy(card, name)}" for name in card.team["policies"]]
-    return "\n".join(rows)
 
 
 def _policy(card: Card, name: str, linked: bool = True) -> str:
@@ -201,9 +198,8 @@ def _policy(card: Card, name: str, linked: bool = True) -> str:
     if entry is None:
         return f"{kind}; the model {section['model']}."
     base = _origin(card, name)
-    location = (
-        "" if entry.folder == "." or not linked else f" in [`{entry.folder}`]({entry.folder})"
-    )
+    apart = linked and entry.folder != "."
+    location = f" in [`{entry.folder}`]({entry.folder})" if apart else ""
     if entry.adapter:
         rank = f"rank {entry.adapter['r']}, alpha {entry.adapter['lora_alpha']:g}"
         bits = card.team.get("model", {}).get("quantization")
@@ -226,9 +222,9 @@ def _training(card: Card) -> list[str]:
         return []
     algorithm = facts["algorithm"]
     paper = f" Paper: {algorithm['paper'].rstrip('.')}." if algorithm["paper"] else ""
-    places = [f"`{environment['env_type']}`" for environment in card.team.get("environments") or ()]
+    places = _environments(card)
     data = f"the data set `{facts['dataset']}`" if facts["dataset"] else ""
-    data = data or (f"the environments {', '.join(places)}" if places else "data of the program")
+    data = data or (f"the environments {places}" if places else "data of the program")
     return [
         f"## Training\n\nAlgorithm: `{algorithm['name']}`. {algorithm['about']}{paper}\n\n"
         f"It was trained with {data} for {counted(facts['steps'], 'iteration')} "

@@ -97,10 +97,10 @@ def pack(
                 shutil.copyfile(source / name, target / name)
         if page is not None:
             shutil.copyfile(page, target / PAGE)
-        name = published.repository if published else team["experiment_name"]
+        repository = published.repository if published else None
+        name = (repository or team["experiment_name"]).rsplit("/", 1)[-1]
         page_name = None if page is None else PAGE
-        source_name = published.repository if published else "."
-        write_cards(target, card_of(target, name.rsplit("/", 1)[-1], source_name, page_name))
+        write_cards(target, card_of(target, name, repository or ".", page_name))
     except OSError as error:
         raise ConfigError(f"{target}: the team cannot be written: {error}") from error
     return target
@@ -120,12 +120,10 @@ def _bases(
         base = adapter_base(team["policies"][name]["model"])
         if base is None:
             continue
-        hub_base = hub_name(base)
-        if hub_base is None:
+        if (hub_base := hub_name(base)) is None:
             local[name] = base
-        adapter_bases[name] = hub_base or str(
-            target.absolute() / BASES / Path(resolve_model(base)).name
-        )
+            hub_base = str(target.absolute() / BASES / Path(resolve_model(base)).name)
+        adapter_bases[name] = hub_base
     if published is None:
         for base in {resolve_model(path) for path in local.values()}:
             _copy(Path(base), target / BASES / Path(base).name, link=False)
@@ -138,15 +136,11 @@ def _bases(
     for name, base in local.items():
         if published.base is None:
             carded = name_on_card(resolve_model(base))
-            own = (
-                f"--base {carded}, as its card calls the"
-                if carded
-                else "--base ID, the hub id of the"
-            )
+            own = f"{carded}, as its card calls the" if carded else "ID, the hub id of the"
             raise ConfigError(
                 f"policy {name!r} is an adapter on {portable_name(base) or 'a base without a name'}"
-                f", which is not on the Hub; give {own} same weights, or --merge, to publish whole "
-                "models"
+                f", which is not on the Hub; give --base {own} same weights, or --merge, to "
+                "publish whole models"
             )
         adapter_bases[name] = published.base
     return adapter_bases
@@ -211,14 +205,9 @@ def _leave_out_local(team: dict[str, Any]) -> None:
     """Leaves out the environments that read files of this machine."""
     for part in (team, team.get("evaluation") or {}):
         environments = part.get("environments") or []
-        for environment in environments:
-            if local_files(environment):
-                log.warning(
-                    "environment %r is not part of the published team: it reads files of this "
-                    "machine",
-                    environment.get("name") or environment["env_type"],
-                )
-        if environments:
-            part["environments"] = [
-                environment for environment in environments if not local_files(environment)
-            ]
+        for environment in filter(local_files, list(environments)):
+            environments.remove(environment)
+            log.warning(
+                "environment %r is not part of the published team: it reads files of this machine",
+                environment.get("name") or environment["env_type"],
+            )

@@ -40,9 +40,8 @@ def write_team(run: Run, folder: Path) -> None:
         return
     (folder / TEAM).write_text(yaml.write(team), encoding="utf-8")
     record = run.folder / "config.yaml"
-    recorded = paths.absolute(
-        yaml.read(record.read_text(encoding="utf-8"), str(record)), run.folder
-    )
+    text = record.read_text(encoding="utf-8")
+    recorded = paths.absolute(yaml.read(text, str(record)), run.folder)
     settings = public({key: value for key, value in recorded.items() if key != "output_dir"})
     (folder / TRAIN).write_text(yaml.write(settings), encoding="utf-8")
     objects = [f"the model object of {name}" for name in run.live_models]

@@ -183,10 +183,7 @@ class Team:
         """An episode of a task, or of the held-out one of a number."""
         total = env.template.num_tasks("eval")
         index = seed % total if task is None and total else seed
-        lineup = {
-            name: settings.greedy() if greedy else settings
-            for name, settings in self.agents.items()
-        }
+        lineup = {name: how.greedy() if greedy else how for name, how in self.agents.items()}
         return await self._play.play_task(PlannedTask(env, "eval", index, [lineup], task=task))
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, merge: bool = False) -> Path:
@@ -209,10 +206,8 @@ def _formatters(config: ExperimentConfig, extra: Any) -> dict[str, Any]:
     some = isinstance(extra, Mapping) and set(extra) < set(agents)
     passed = dict(extra) if some else by_agent(extra, agents)
     templates = {name: text.formatter for name, text in config.agents.items() if text.formatter}
-    return {
-        name: PromptTemplate(formatter_text) if isinstance(formatter_text, str) else formatter_text
-        for name, formatter_text in (templates | passed).items()
-    }
+    given = (templates | passed).items()
+    return {name: PromptTemplate(how) if isinstance(how, str) else how for name, how in given}
 
 
 def _plan(config: ExperimentConfig, environment: Any, reading: Mapping[str, Any]) -> PlayPlan:

@@ -43,9 +43,8 @@ class Conference:
                     conversation.append(message)
                 continue
             text = self.template.replace("{agent}", message.agent or "")
-            conversation.append(
-                Message(text.replace("{answer}", message.content), agent=message.agent)
-            )
+            text = text.replace("{answer}", message.content)
+            conversation.append(Message(text, agent=message.agent))
 
     async def say(self, name: str) -> Message:
         """Sample a completion of one agent and append it to that agent's conversation."""

@@ -3,21 +3,19 @@ optional adviser between turns. Code runs only in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Unpack
 
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.data.tasks import OnBadRow
 from mrlm.environments.class_completion.generator import row as generated
 from mrlm.environments.class_completion.grading import ClassGrader
 from mrlm.environments.class_completion.merging import Division, divided, honest
 from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, converted
-from mrlm.environments.class_completion.scoring import CompletionScore, feedback_text, worth
-from mrlm.environments.code.grading import patient
+from mrlm.environments.class_completion.scoring import CompletionScore, worth
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
-from mrlm.environments.shared.rows import RowTable, others, row_matters, whole_number
+from mrlm.environments.shared.rows import RowArgs, RowTable, others, row_matters, whole_number
 from mrlm.sandbox.types import Sandbox
 
 
@@ -32,8 +30,6 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
     Args:
         dataset: rows in the form of ClassEval, optionally with `division`, the names of the methods
             of each writer; unlimited generated classes when `None`.
-        eval_dataset: held-out rows; a tenth of the classes of `dataset` when `None`.
-        split, columns, on_bad_row: settings of rows, see `RowTable`.
         agents: names of the writers, one or more.
         division: assignment of methods: by `parameters` (the first writer gets the methods with the
             fewest), by `dependency` (those that depend on no others), or lists of names per writer.
@@ -51,6 +47,7 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         sandbox: an open sandbox, instead of `isolation`.
         instruction: text after the question; none if empty.
         seed: seed of generated classes and of the split.
+        **rows: further settings of rows, see `RowTable`.
     """
 
     label = "class_completion"
@@ -64,10 +61,6 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         self,
         dataset: Any = None,
         *,
-        eval_dataset: Any = None,
-        split: str | None = None,
-        columns: Mapping[str, str] | None = None,
-        on_bad_row: OnBadRow = "raise",
         agents: Sequence[str] = ("first", "second"),
         division: Division | Sequence[Sequence[str]] = "dependency",
         feedback: Mode = "tests",
@@ -81,6 +74,7 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         sandbox: Sandbox | None = None,
         instruction: str = INSTRUCTION,
         seed: int = 0,
+        **rows: Unpack[RowArgs],
     ) -> None:
         common = (max_turns, test_timeout, num_visible, instruction, seed)
         super().__init__(agents, feedback, expert_agent, rewards, *common)
@@ -96,8 +90,7 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         tests = {"num_visible": num_visible, "max_tests": max_tests}
         self._convert = partial(converted, num_writers=len(self.writers), **tests)
         if dataset is not None:
-            settings = (eval_dataset, split, columns, on_bad_row, seed)
-            self._table = RowTable(dataset, *settings, convert=self._convert)
+            self._table = RowTable(dataset, **rows, seed=seed, convert=self._convert)
         self._division: list[list[str]] = []
 
     def task(self, seed: int, split: Split = "train") -> Task:
@@ -109,11 +102,6 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
             row = self._convert(generated(f"{self.seed}/{seed}", split), name)
             info = {PROBLEM: row[PROBLEM]}
         return Task(name, [Message(row["prompt"])], row.get("solution_code"), seed, info)
-
-    def prover(self) -> Self:
-        twin = self.spawn()
-        twin.limits = patient(self.limits)
-        return twin
 
     def asked(self) -> list[str]:
         self._division = divided(self._problem, len(self.writers), self.division)
@@ -128,12 +116,6 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
     async def judged(self, codes: Sequence[str]) -> CompletionScore:
         judge = partial(self._bench.judge, self._problem, limits=self.limits)
         return await worth(self._problem, self._division, codes, judge)
-
-    def share(self, score: CompletionScore, index: int) -> float:
-        return score.share(index)
-
-    def feedback_text(self, mode: Mode, score: CompletionScore) -> str:
-        return feedback_text(mode, self._problem, score)
 
     def shown(self) -> list[str]:
         return [_listed(names) for names in self._division]

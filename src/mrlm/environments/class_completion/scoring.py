@@ -47,6 +47,17 @@ class CompletionScore(ProgramScore):
         """The reward of one writer: for the tests, and for its own methods."""
         return self.paid["tests"] + self.own[index] if self.parses else 0.0
 
+    def feedback(self, mode: Mode, problem: ClassProblem) -> str:
+        number = len(self.judged)
+        count = f"{self.passed} of {number} tests pass." if number else "The class was not tested."
+        if mode == "count":
+            return count
+        if mode == "graded":
+            return "\n".join([*_structure(self), grade_of(self.passed, number)])
+        if mode == "tests":
+            return "\n".join([*_structure(self), *_visible(problem, self), count])
+        return ""
+
 
 async def worth(
     problem: ClassProblem,
@@ -82,20 +93,6 @@ async def worth(
         score.judged = await judge(text)
         score.paid["tests"] = TESTS * score.passed / len(score.judged)
     return score
-
-
-def feedback_text(mode: Mode, problem: ClassProblem, score: CompletionScore) -> str:
-    """Feedback of a mode on an unfinished class; empty for `expert`. Hidden tests contribute only a
-    number."""
-    number = len(score.judged)
-    count = f"{score.passed} of {number} tests pass." if number else "The class was not tested."
-    if mode == "count":
-        return count
-    if mode == "graded":
-        return "\n".join([*_structure(score), grade_of(score.passed, number)])
-    if mode == "tests":
-        return "\n".join([*_structure(score), *_visible(problem, score), count])
-    return ""
 
 
 def _structure(score: CompletionScore) -> list[str]:

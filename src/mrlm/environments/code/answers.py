@@ -19,11 +19,11 @@ def extract_code(text: str) -> str:
     return (python or [code for _, code in blocks] or [text])[0].strip("\n").rstrip()
 
 
-def _blocks(text: str) -> list[tuple[str, str]]:
+def _blocks(completion: str) -> list[tuple[str, str]]:
     """The fenced blocks of a text: the words after the opening fence, and the lines inside, without
     the indentation of the block (that of a list)."""
     blocks: list[tuple[str, str]] = []
-    lines = text.split("\n")
+    lines = completion.split("\n")
     opening: tuple[int, str, str] | None = None
     inside: list[str] = []
     for number, line in enumerate(lines):
@@ -43,11 +43,12 @@ def _blocks(text: str) -> list[tuple[str, str]]:
                 opening, inside = (column, marks, info), []
             continue
         column, marks, info = opening
-        if _closes(line, column, marks):
+        text = line.lstrip(" \t")
+        indent = len(line) - len(text)
+        if text.startswith(marks) and indent < column + 4:  # further in, it belongs to the code
             blocks.append((info, "\n".join(inside)))
             opening = None
             continue
-        indent = len(line) - len(line.lstrip(" \t"))
         inside.append(line[min(indent, column) :])
     if opening is not None:
         body = "\n".join(inside)
@@ -66,12 +67,6 @@ def _fence(line: str) -> tuple[str, str, str]:
     if end - len(before) < 3 or "```" in before:  # no fence, or code inside a line
         return "", "", ""
     return before, line[len(before) : end], line[end:]
-
-
-def _closes(line: str, column: int, marks: str) -> bool:
-    """Whether a line closes a block: one that is indented further belongs to the code."""
-    text = line.lstrip(" \t")
-    return text.startswith(marks) and len(line) - len(text) < column + 4
 
 
 def refusal(code: str) -> str:

@@ -3,14 +3,13 @@ tests that pass. Code runs only in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Unpack
 
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, StepResult, Task
-from mrlm.data.tasks import OnBadRow
 from mrlm.environments.code.answers import extract_code, fenced, refusal
 from mrlm.environments.code.formats import converted
 from mrlm.environments.code.generator import CodeProblemGenerator
@@ -20,7 +19,14 @@ from mrlm.environments.code.scoring import UNUSABLE, feedback, test_board, worth
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.program import INSTRUCTION, problem_of
 from mrlm.environments.shared.questions import QuestionEnvironment
-from mrlm.environments.shared.rows import RowTable, built, others, row_matters, whole_number
+from mrlm.environments.shared.rows import (
+    RowArgs,
+    RowTable,
+    built,
+    others,
+    row_matters,
+    whole_number,
+)
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Limits, Sandbox
 
@@ -46,8 +52,6 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         dataset: the first argument as rows of HumanEval (`prompt`, `entry_point`, `test`), MBPP
             (`text` or `prompt`, `test_list`) or APPS (`question`, `input_output`); anything
             `read_rows` accepts.
-        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split, columns, on_bad_row: settings of rows, see `RowTable`.
         difficulty_range, families: arguments of the generator, if none is given.
         seed: seed of the generator and of the split.
         num_visible: tests of a row shown in its question (HumanEval's cannot be shown).
@@ -59,6 +63,7 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         sandbox: an open sandbox, instead of `isolation`.
         instruction: text after the question; none if empty.
         agents: name of the agent.
+        **rows: further settings of rows, see `RowTable`.
     """
 
     title: str = "code"
@@ -77,10 +82,6 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         *,
         generator: CodeProblemGenerator | Mapping[str, Any] | None = None,
         dataset: Any = None,
-        eval_dataset: Any = None,
-        split: str | None = None,
-        columns: Mapping[str, str] | None = None,
-        on_bad_row: OnBadRow = "raise",
         difficulty_range: Sequence[int] | None = None,
         families: Sequence[str] | None = None,
         seed: int | None = None,
@@ -92,6 +93,7 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         sandbox: Sandbox | None = None,
         instruction: str = INSTRUCTION,
         agents: str | Sequence[str] = "agent",
+        **rows: Unpack[RowArgs],
     ) -> None:
         sources = [s for s in (generator_or_dataset, generator, dataset) if s is not None]
         drawn = {"difficulty_range": difficulty_range, "families": families}
@@ -105,6 +107,7 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         whole_number(1, max_tests=max_tests)
         super().__init__(agents, attempts(max_attempts, max_turns, default=3))
         self.limits: Limits = Limits(wall=timeout if test_timeout is None else test_timeout)
+        self.alone = {"limits": patient(self.limits)}
         self.instruction = instruction
         self._bench = CodeGrader(isolation, sandbox)
         self.isolation = isolation if sandbox is None else None
@@ -114,8 +117,7 @@ class CodeExecutionEnvironment(QuestionEnvironment):
             self.generator = _generator(source, seed)
         else:
             convert = partial(converted, num_visible=num_visible, max_tests=max_tests)
-            settings = (eval_dataset, split, columns, on_bad_row, seed or 0)
-            self._table = RowTable(source, *settings, convert=convert)
+            self._table = RowTable(source, **rows, seed=seed or 0, convert=convert)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self.generator is not None:
@@ -132,11 +134,6 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         labels = {"family": problem.family, "difficulty": problem.difficulty}
         more = {**info, **labels, PROBLEM: problem.record()}
         return Task(name, [Message(prompt)], problem.solution, seed, more)
-
-    def prover(self) -> Self:
-        twin = self.spawn()
-        twin.limits = patient(self.limits)
-        return twin
 
     def begin(self, task: Task) -> None:
         self._problem: CodeProblem = problem_of(task, CodeProblem, "code")

@@ -229,11 +229,9 @@ def _tested_name(tests: list[str], code: Any, where: str) -> str:
         raise DataError(f"{where}: {tests[0][:80]!r} is not Python ({error})") from error
     called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     names = [name.id for name in called if isinstance(name, ast.Name)]
-    for name in names:
-        if not hasattr(builtins, name):
-            return name
-    for name in names:
-        if isinstance(code, str) and re.search(rf"^(?:def|class) {name}\b", code, re.MULTILINE):
+    for name in sorted(names, key=lambda name: hasattr(builtins, name)):
+        replaced = rf"^(?:def|class) {name}\b"
+        if not hasattr(builtins, name) or re.search(replaced, str(code), re.MULTILINE):
             return name
     raise DataError(f"{where}: {tests[0][:80]!r} does not call a function of the solution")
 
@@ -242,11 +240,8 @@ def _first_solution(row: Row) -> str | None:
     """The first solution of a row, which APPS stores as JSON; `None` if the column cannot be read,
     as it only serves for demonstrations."""
     value = row.get("solutions")
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
+    with suppress(DataError):
+        value = _parsed(value, "solutions")
     solution = value[0] if isinstance(value, list) and value else None
     return solution if isinstance(solution, str) else None
 

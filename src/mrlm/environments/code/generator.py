@@ -62,7 +62,10 @@ class CodeProblemGenerator:
         rng = random.Random(f"code/{self.seed}/{split}/{seed}")
         held_out = split == "eval"
         for _ in range(TRIES):
-            family, template = self._drawn_template(rng)
+            family = rng.choice(list(self._templates))
+            group = self._templates[family]
+            level = rng.choice(sorted({template.level for template in group}))
+            template = rng.choice([template for template in group if template.level == level])
             drawn = template.draw(
                 rng, max(self.num_tests, 3), lambda text: is_held_out(unordered(text)) == held_out
             )
@@ -85,13 +88,6 @@ class CodeProblemGenerator:
     def templates(self) -> list[str]:
         """Names of the templates that problems are sampled from."""
         return [template.name for group in self._templates.values() for template in group]
-
-    def _drawn_template(self, rng: random.Random) -> tuple[str, ProgramTemplate]:
-        """Sample a family, a difficulty and a template."""
-        family = rng.choice(list(self._templates))
-        group = self._templates[family]
-        level = rng.choice(sorted({template.level for template in group}))
-        return family, rng.choice([template for template in group if template.level == level])
 
 
 def _selected(

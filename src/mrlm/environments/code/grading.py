@@ -26,7 +26,6 @@ last bit."""
 MOST_TIME = 6
 """Total time limit of all cases of a program, in multiples of the deadline of one case."""
 
-
 PATIENCE = 3.0
 """Factor on the deadline of a test for a reference solution, so that it fails no test by chance."""
 
@@ -56,7 +55,21 @@ class CodeGrader(SharedByCopies):
             SandboxUnavailableError: the requested isolation is not available on this machine.
             SandboxError: the sandbox failed, or returned no verdict for some test.
         """
-        return await _tested(await self.opened(), problem, program, limits)
+        sandbox = await self.opened()
+        if problem.kind == "calls":
+            calls = [
+                FunctionCall(tuple(args), expected, also=also)
+                for args, expected, *also in problem.tests
+            ]
+            verdicts = await grade_calls(sandbox, program, problem.entry, calls, limits, REL_TOL)
+        elif problem.kind == "programs":
+            verdicts = await _programs(sandbox, problem, program, limits)
+        else:
+            tests = problem.tests[0] if problem.kind == "check" else list(problem.tests)
+            verdicts = await grade_asserts(sandbox, program, problem.entry, tests, limits)
+        if not verdicts or (problem.kind != "check" and len(verdicts) != len(problem.tests)):
+            raise SandboxError(f"{len(verdicts)} verdicts returned for {len(problem.tests)} tests")
+        return verdicts
 
     async def opened(self) -> Sandbox:
         """The sandbox."""
@@ -77,24 +90,4 @@ async def _programs(
                 verdicts.append(GradingVerdict("timeout"))
             else:
                 verdicts += await grade_programs(sandbox, program, [(stdin, stdout)], limits)
-    return verdicts
-
-
-async def _tested(
-    sandbox: Sandbox, problem: CodeProblem, program: str, limits: Limits
-) -> list[GradingVerdict]:
-    if problem.kind == "calls":
-        calls = [
-            FunctionCall(tuple(args), expected, also=also)
-            for args, expected, *also in problem.tests
-        ]
-        verdicts = await grade_calls(sandbox, program, problem.entry, calls, limits, REL_TOL)
-    elif problem.kind == "programs":
-        verdicts = await _programs(sandbox, problem, program, limits)
-    else:
-        whole = problem.kind == "check"
-        tests = problem.tests[0] if whole else list(problem.tests)
-        verdicts = await grade_asserts(sandbox, program, problem.entry, tests, limits)
-    if not verdicts or (problem.kind != "check" and len(verdicts) != len(problem.tests)):
-        raise SandboxError(f"{len(verdicts)} verdicts returned for {len(problem.tests)} tests")
     return verdicts

@@ -74,11 +74,12 @@ class CodeProblem:
         """The program to run for an answer, and the number of its lines before the answer."""
         if not self.stub:
             return code, 0
-        if not _defines(self.entry, code):
-            before = self.stub.rstrip("\n") + "\n"
-        else:
-            match = re.search(rf"^(?:async )?def {re.escape(self.entry)}\b", self.stub, re.M)
+        name = re.escape(self.entry)
+        if re.search(rf"^(?:(?:async )?def|class) {name}\b|^{name} ?=", code, re.M):
+            match = re.search(rf"^(?:async )?def {name}\b", self.stub, re.M)
             before = self.stub[: match.start()] if match else self.stub
+        else:  # it continues the stub
+            before = self.stub.rstrip("\n") + "\n"
         return before + code, before.count("\n")
 
 
@@ -94,9 +95,3 @@ def shown_test(problem: CodeProblem, test: Any) -> str:
 def shown_call(entry: str, args: Sequence[Any]) -> str:
     """A call in Python syntax."""
     return f"{entry}({', '.join(map(repr, args))})"
-
-
-def _defines(entry: str, code: str) -> bool:
-    """Whether a text defines the function, instead of continuing its stub."""
-    name = re.escape(entry)
-    return bool(re.search(rf"^(?:(?:async )?def|class) {name}\b|^{name} ?=", code, re.M))

@@ -27,13 +27,13 @@ class CollaborationScore(ProgramScore):
     """The score of a program by several writers.
 
     Args:
-        of_aux: contribution of every function but the last to `aux`, `called` and `ignored`.
+        of_aux: name of every function but the last -> its part of `aux`, `called` and `ignored`.
         verdicts: one per test, if it was run.
         offset: number of lines of the program before the last writer's code.
     """
 
     paid: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COMPONENTS, 0.0))
-    of_aux: list[dict[str, float]] = field(default_factory=list)
+    of_aux: dict[str, dict[str, float]] = field(default_factory=dict)
     verdicts: list[GradingVerdict] = field(default_factory=list)
     offset: int = 0
 
@@ -42,13 +42,27 @@ class CollaborationScore(ProgramScore):
         """Whether all tests pass."""
         return bool(self.verdicts) and all(verdict.passed for verdict in self.verdicts)
 
-    def share(self, index: int | None) -> float:
-        """The reward of one writer: the last one if `index` is `None`, else an earlier one, which
-        gets the part of its own function instead of all functions."""
-        if index is None:
+    def share(self, index: int) -> float:
+        """The reward of one writer. An earlier one than the last gets the part of its own function
+        instead of all functions."""
+        if index == len(self.of_aux):
             return self.value - self.paid["aux"]
         common = self.paid["parses"] + self.paid["tests"]
-        return common + len(self.of_aux) * sum(self.of_aux[index].values())
+        return common + len(self.of_aux) * sum(list(self.of_aux.values())[index].values())
+
+    def feedback(self, mode: Mode, problem: CodeProblem) -> str:
+        passed, number = sum(verdict.passed for verdict in self.verdicts), len(self.verdicts)
+        lines: list[str] = []
+        if mode == "count":
+            count = f"{passed} of {number} tests pass."
+            lines = [count if number else "The program could not be tested."]
+        elif mode in ("graded", "tests"):
+            lines = _structure(problem, self)
+        if mode == "graded" and number:
+            lines.append(grade_of(passed, number))
+        if mode == "tests":
+            lines += _tests(problem, self)
+        return "\n".join(lines)
 
 
 async def worth(
@@ -60,16 +74,15 @@ async def worth(
         names: names of the functions of all writers but the last.
         test: runs a program, and returns a verdict for each test of the problem.
     """
-    score = CollaborationScore(
-        of_aux=[dict.fromkeys(("aux", "called", "ignored"), 0.0) for _ in names]
-    )
+    parts = ("aux", "called", "ignored")
+    score = CollaborationScore(of_aux={name: dict.fromkeys(parts, 0.0) for name in names})
     main, before = problem.program(codes[-1]) if not refusal(codes[-1]) else ("", 0)
     texts = [*("" if refusal(code) else code for code in codes[:-1]), main]
     trees = [parsed(text) for text in texts]
-    there = [function(tree, name) is not None for tree, name in zip(trees, names, strict=False)]
-    for index in (index for index, exists in enumerate(there) if exists):
-        score.of_aux[index]["aux"] = AUX / len(names)
-    score.paid["aux"] = AUX * sum(there) / len(names)
+    there = [name for tree, name in zip(trees, names, strict=False) if function(tree, name)]
+    for name in there:
+        score.of_aux[name]["aux"] = AUX / len(names)
+    score.paid["aux"] = AUX * len(there) / len(names)
     entry = function(trees[-1], problem.entry)
     if entry is None:
         return score
@@ -87,41 +100,40 @@ async def worth(
     callable_names = reached(whole, problem.entry)
     for index, name in enumerate(names):
         foreign = any(binds(tree, name) for n, tree in enumerate(whole) if n != index)
-        if there[index] and name in callable_names and not foreign:
-            await _use(score, index, names, texts, test)
-    score.paid["called"] = sum(stats["called"] for stats in score.of_aux)
-    score.paid["ignored"] = sum(stats["ignored"] for stats in score.of_aux)
+        if name in there and name in callable_names and not foreign:
+            await _use(score, index, name, texts, test)
+    for part in ("called", "ignored"):
+        score.paid[part] = sum(stats[part] for stats in score.of_aux.values())
     if score.paid["called"] and not is_thin(entry, names):
-        score.paid["whole"] = WHOLE * (
-            not await _replaced(score, problem.entry, names, texts, test)
-        )
+        score.paid["whole"] = WHOLE * (not await _replaced(score, problem.entry, texts, test))
     return score
 
 
 async def _use(
-    score: CollaborationScore, index: int, names: Sequence[str], texts: Sequence[str], test: Tester
+    score: CollaborationScore, index: int, name: str, texts: Sequence[str], test: Tester
 ) -> None:
     """Determine whether a function is called during the tests, and whether its result is used."""
 
     async def matters(body: str) -> bool:
         other = list(texts)
-        other[index] += f"\n\n\ndef {names[index]}(*args, **kwargs):\n    {body}\n"
+        other[index] += f"\n\n\ndef {name}(*args, **kwargs):\n    {body}\n"
         return _fewer(score.verdicts, await test("\n\n".join(other)))
 
     used = False
     for body in STAND_INS:
         used = used or await matters(body)
     if used or await matters(BROKEN):
-        score.of_aux[index]["called"] = CALLED / len(names)
-        score.of_aux[index]["ignored"] = 0.0 if used else IGNORED / len(names)
+        count = len(score.of_aux)
+        ignored = 0.0 if used else IGNORED / count
+        score.of_aux[name] |= {"called": CALLED / count, "ignored": ignored}
 
 
 async def _replaced(
-    score: CollaborationScore, entry: str, names: Sequence[str], texts: Sequence[str], test: Tester
+    score: CollaborationScore, entry: str, texts: Sequence[str], test: Tester
 ) -> bool:
     """Whether one of the other functions alone passes all tests that the whole program passes."""
-    for index, name in enumerate(names):
-        if score.of_aux[index]["called"]:
+    for name, stats in score.of_aux.items():
+        if stats["called"]:
             alone = "\n\n".join([*texts, f"{entry} = {name}\n"])
             if not _fewer(score.verdicts, await test(alone)):
                 return True
@@ -133,29 +145,11 @@ def _fewer(before: Sequence[GradingVerdict], after: Sequence[GradingVerdict]) ->
     return any(one.passed and not two.passed for one, two in zip(before, after, strict=True))
 
 
-def feedback_text(
-    mode: Mode, problem: CodeProblem, names: Sequence[str], score: CollaborationScore
-) -> str:
-    """Feedback of a mode on a program that does not pass all tests; empty for `expert`."""
-    passed, number = sum(verdict.passed for verdict in score.verdicts), len(score.verdicts)
-    lines: list[str] = []
-    if mode == "count":
-        count = f"{passed} of {number} tests pass."
-        lines = [count if number else "The program could not be tested."]
-    elif mode in ("graded", "tests"):
-        lines = _structure(problem, names, score)
-    if mode == "graded" and number:
-        lines.append(grade_of(passed, number))
-    if mode == "tests":
-        lines += _tests(problem, score)
-    return "\n".join(lines)
-
-
-def _structure(problem: CodeProblem, names: Sequence[str], score: CollaborationScore) -> list[str]:
+def _structure(problem: CodeProblem, score: CollaborationScore) -> list[str]:
     """Structural defects, as far as the structure was analysed."""
     lines = [
         f"There is no function {name} that returns a value."
-        for name, stats in zip(names, score.of_aux, strict=True)
+        for name, stats in score.of_aux.items()
         if not stats["aux"]
     ]
     if not score.paid["main"]:
@@ -163,7 +157,7 @@ def _structure(problem: CodeProblem, names: Sequence[str], score: CollaborationS
     if not score.paid["parses"]:
         return [*lines, "The program is not valid Python."]
     if score.paid["tests"]:
-        for name, stats in zip(names, score.of_aux, strict=True):
+        for name, stats in score.of_aux.items():
             if stats["aux"] and not stats["called"]:
                 lines.append(f"{problem.entry} does not need {name}.")
             if stats["ignored"]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 MAX_PARSED = 20_000
 """Maximum number of characters of one writer's code; longer code is not parsed."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NAMED = (*_FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 _PASSING = (
     ast.arguments, ast.arg, ast.expr_context, ast.Name, ast.Constant, ast.Call, ast.keyword,
     ast.Return, ast.Assign, ast.AnnAssign, ast.Expr, ast.Starred, ast.Tuple, ast.Pass,
@@ -42,21 +43,18 @@ def function(tree: ast.Module | None, name: str) -> ast.FunctionDef | None:
 
 def binds(tree: ast.Module | None, name: str) -> bool:
     """Whether a text binds a name anywhere."""
-    for node in ast.walk(tree) if tree is not None else ():
-        bound: Sequence[str | None] = ()
-        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-            bound = [node.name]
-        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            bound = [node.id]
-        elif isinstance(node, ast.arg):
-            bound = [node.arg]
-        elif isinstance(node, ast.alias):
-            bound = [(node.asname or node.name).split(".")[0]]
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
-            bound = [node.name]
-        if name in bound:
-            return True
-    return False
+    return any(_bound(node) == name for node in ast.walk(tree)) if tree is not None else False
+
+
+def _bound(node: ast.AST) -> str | None:
+    """The name that a node binds, if any."""
+    if isinstance(node, ast.Name):
+        return None if isinstance(node.ctx, ast.Load) else node.id
+    if isinstance(node, ast.alias):
+        return (node.asname or node.name).split(".")[0]
+    if isinstance(node, ast.arg):
+        return node.arg
+    return node.name if isinstance(node, _NAMED) else None
 
 
 def reached(trees: Sequence[ast.Module], entry: str) -> set[str]:

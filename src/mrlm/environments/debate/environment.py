@@ -4,7 +4,7 @@ rewarded."""
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Unpack
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Environment, Split
@@ -13,7 +13,6 @@ from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.registry import unknown
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, StepResult, Task
-from mrlm.data.tasks import OnBadRow
 from mrlm.environments.debate.judging import (
     DebateRecord,
     DebateVerdict,
@@ -31,7 +30,14 @@ from mrlm.environments.debate.rules import RuleBasedJudge
 from mrlm.environments.debate.topics import SIDES, RowTopics, Side, Topic, topics_of
 from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.grading import LONGEST
-from mrlm.environments.shared.rows import RowTasks, agent_names, built, row_matters, whole_number
+from mrlm.environments.shared.rows import (
+    RowArgs,
+    RowTasks,
+    agent_names,
+    built,
+    row_matters,
+    whole_number,
+)
 
 KINDS = {"rules": RuleBasedJudge, "truth": TruthJudge, "llm": LLMJudge, "majority": MajorityJudge}
 """Kind -> class of judges."""
@@ -64,8 +70,8 @@ class DebateEnvironment(RowTasks, Environment):
         draw_sides: assign sides at random from the seed; else sides alternate in the order of
             `agents`, PRO first. True unless the agents are called pro and con.
         prompts: `full`, or `short` for models with little context.
-        eval_dataset, split, columns, on_bad_row: settings of topics from rows.
         seed: seed of generated topics, and of the split.
+        **rows: further settings of topics from rows, see `RowTable`.
     """
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
@@ -87,11 +93,8 @@ class DebateEnvironment(RowTasks, Environment):
         order: Order = "simultaneous",
         draw_sides: bool | None = None,
         prompts: Style = "full",
-        eval_dataset: Any = None,
-        split: str | None = None,
-        columns: Mapping[str, str] | None = None,
-        on_bad_row: OnBadRow = "raise",
         seed: int = 0,
+        **rows: Unpack[RowArgs],
     ) -> None:
         whole_number(1, max_turns=max_turns)
         if reward == "winner" and share == "team":
@@ -104,9 +107,8 @@ class DebateEnvironment(RowTasks, Environment):
         self.share: Share = share
         self.order: Order = order
         self.prompts: Style = prompts
-        self.draw_sides: bool = (
-            set(self.debaters) != set(SIDES) if draw_sides is None else draw_sides
-        )
+        other_names = set(self.debaters) != set(SIDES)
+        self.draw_sides: bool = other_names if draw_sides is None else draw_sides
         judge_setting = judge if judge is not None else "truth" if reward == "truth" else "rules"
         self.judge: Judge = judge_of(judge_setting)
         self._opponents = _opponents(opponents or {}, self.debaters)
@@ -115,8 +117,7 @@ class DebateEnvironment(RowTasks, Environment):
             raise ConfigError("opponents: every debater is scripted; remove at least one")
         self.agents: tuple[str, ...] = agent_names([*live, *self.judge.by_agent])
         truth = reward == "truth" or isinstance(self.judge, TruthJudge)
-        rows = (eval_dataset, split, columns, on_bad_row)
-        self._topics = topics_of(topics, truth, seed, *rows)
+        self._topics = topics_of(topics, truth, seed, **rows)
         if isinstance(self._topics, RowTopics) and reward == "truth":
             self._table, self.expert_return = self._topics, 1.0
         if truth and not self._topics.topic(0, "train").known:
@@ -219,14 +220,10 @@ class DebateEnvironment(RowTasks, Environment):
 
     def _speak(self, speeches: Mapping[str, str]) -> None:
         """Add the speeches of the next speakers, including scripted opponents."""
-        texts = {
-            speaker: self._scripted(speaker)
-            for speaker in self._queue[0]
-            if speaker in self._opponents
-        }
+        scripted = [speaker for speaker in self._queue[0] if speaker in self._opponents]
+        texts = {**speeches, **{speaker: self._scripted(speaker) for speaker in scripted}}
         for debater in self._queue.pop(0):
-            text = texts.get(debater, speeches.get(debater, ""))
-            self._speeches.append(Speech(debater, self._moment, text))
+            self._speeches.append(Speech(debater, self._moment, texts.get(debater, "")))
         self._moment += 1
 
     def _advance(self) -> Any:

@@ -92,9 +92,12 @@ def scored(
     for side in SIDES:
         ours = debate.of(side)
         means[side] = sum(scores[debater] for debater in ours) / max(1, len(ours))
-    lead = means["pro"] - means["con"]
-    winner: Winner = "draw" if abs(lead) <= margin + 1e-9 else "pro" if lead > 0 else "con"
-    return DebateVerdict(winner, dict(scores), parts or {})
+    return DebateVerdict(leader(means["pro"] - means["con"], margin), dict(scores), parts or {})
+
+
+def leader(lead: float, margin: float = 0.0) -> Winner:
+    """The better side, by the lead of PRO."""
+    return "draw" if abs(lead) <= margin + 1e-9 else "pro" if lead > 0 else "con"
 
 
 class TruthJudge(Judge):
@@ -152,10 +155,8 @@ class MajorityJudge(Judge):
         if not valid:
             return DebateVerdict(None)
         votes = Counter(verdict.winner for verdict in valid)
-        ahead = votes["pro"] - votes["con"]
-        most = max(votes["pro"], votes["con"])
-        none = ahead == 0 or votes["draw"] >= most
-        winner: Winner = "draw" if none else "pro" if ahead > 0 else "con"
+        draw = votes["draw"] >= max(votes["pro"], votes["con"])
+        winner = "draw" if draw else leader(votes["pro"] - votes["con"])
         scores = {
             debater: sum(verdict.scores[debater] for verdict in valid) / len(valid)
             for debater in debate.sides

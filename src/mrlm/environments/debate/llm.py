@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import Message, Role
-from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Winner
+from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, leader
 from mrlm.environments.debate.topics import SIDES, Side
 from mrlm.environments.shared.grading import (
     NUMBER,
@@ -130,21 +130,17 @@ class LLMJudge(Judge):
             if (match := _SCORE.fullmatch(line)) and match[1].lower() not in scores:
                 scores[match[1].lower()] = score_of(match[2])
         first, second = scores.get("a"), scores.get("b")
-        return (
-            None
-            if first is None or second is None
-            else dict(zip(order, (first, second), strict=True))
-        )
+        if first is None or second is None:
+            return None
+        return dict(zip(order, (first, second), strict=True))
 
     def shown(self, debate: DebateRecord, order: Sequence[Side]) -> str:
         """The prompt of the judge, with the first side of `order` as speaker A."""
         blocks = []
         for label, side in zip("AB", order, strict=True):
             stands = "for" if side == "pro" else "against"
-            side_speeches = [
-                speech for speech in debate.speeches if debate.sides[speech.debater] == side
-            ]
-            speeches = [f"{n}.\n{quoted(speech.text)}" for n, speech in enumerate(side_speeches, 1)]
+            own = (speech for speech in debate.speeches if debate.sides[speech.debater] == side)
+            speeches = [f"{n}.\n{quoted(speech.text)}" for n, speech in enumerate(own, 1)]
             blocks.append("\n".join([f"Speaker {label}, {stands} it, said:", *speeches]))
         topic = f"The debate was about:\n{quoted(debate.topic.claim)}"
         return "\n\n".join([self.instruction, topic, *blocks, ASKED[self.mode]])
@@ -197,14 +193,10 @@ class Hearing:
         if self._void or not self._ballots:
             return DebateVerdict(None)
         total = {side: sum(ballot[side] for ballot in self._ballots) for side in SIDES}
-        winner: Winner = "draw"
-        if abs(total["pro"] - total["con"]) > 1e-9:
-            winner = "pro" if total["pro"] > total["con"] else "con"
+        winner = leader(total["pro"] - total["con"])
         leads = [ballot["pro"] - ballot["con"] for ballot in self._ballots]
         if self._judge.mode == "winner" and min(leads) <= 0 <= max(leads):
             winner = "draw"
-        count = len(self._ballots)
-        sides = self._debate.sides
-        return DebateVerdict(
-            winner, {debater: total[side] / count for debater, side in sides.items()}
-        )
+        sides, count = self._debate.sides, len(self._ballots)
+        scores = {debater: total[side] / count for debater, side in sides.items()}
+        return DebateVerdict(winner, scores)

@@ -189,9 +189,8 @@ def score_debate(debate: DebateRecord) -> dict[str, dict[str, float]]:
             other = "con" if side == "pro" else "pro"
             own_points, others = (_touched(fresh, points[party]) for party in (side, other))
             touched[speech.debater] |= own_points
-            steady[speech.debater].append(
-                _consistent(speech.text, fresh, len(own_points), len(others))
-            )
+            consistent = _consistent(speech.text, fresh, len(own_points), len(others))
+            steady[speech.debater].append(consistent)
             round_sentences += sentences(speech.text)
         earlier += round_sentences
     scores = {}

@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from typing import Literal
 
 from mrlm.core.board import Cell, Html, stacked, table
+from mrlm.core.content import content
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.environments.hanabi.convention import chosen
-from mrlm.environments.hanabi.rules import COLOURS, MOST_RANKS, HeldCard, Move, Table, full_deck
+from mrlm.environments.hanabi.rules import COLOURS, HeldCard, Move, Table, full_deck
 from mrlm.environments.shared.games import Style, Teaches, TurnGame
-from mrlm.environments.shared.rows import is_held_out, level_settings, penalty, whole_number
+from mrlm.environments.shared.generators import first_of
+from mrlm.environments.shared.rows import level_settings, penalty, whole_number
 
-LEVELS = {
-    1: {"colours": 1, "ranks": 3, "hand": 2, "tokens": 3, "lives": 2},
-    2: {"colours": 2, "ranks": 3, "hand": 2, "tokens": 3, "lives": 2},
-    3: {"colours": 3, "ranks": 4, "hand": 3, "tokens": 5, "lives": 3},
-    4: {"colours": 5, "ranks": 5, "hand": 5, "tokens": 8, "lives": 3},
-}
+LEVELS: dict[int, dict[str, int]] = content(__file__)
 """Level -> settings; 4 is the usual game of two or three players."""
+BOUNDS = {"colours": (1, 5), "ranks": (2, 5), "hand": (1, 5), "tokens": (1, 8), "lives": (1, 5)}
 NAMES = ("first", "second", "third")
 SHORT = {"play": "p", "discard": "d", "hint": "h"}
 
@@ -94,13 +92,7 @@ class HanabiEnvironment(TurnGame):
         values = level_settings(
             LEVELS, level, colours=colours, ranks=ranks, hand=hand, tokens=tokens, lives=lives
         )
-        for name, least, most in (
-            ("colours", 1, len(COLOURS)),
-            ("ranks", 2, MOST_RANKS),
-            ("hand", 1, 5),
-            ("tokens", 1, 8),
-            ("lives", 1, 5),
-        ):
+        for name, (least, most) in BOUNDS.items():
             whole_number(least, most, **{name: values[name]})
         whole_number(0, forgiven=forgiven)
         self.players_count = players
@@ -130,26 +122,15 @@ class HanabiEnvironment(TurnGame):
         name = f"hanabi-{self.players_count}-{sizes}-{self.seed}-{split}-{seed}"
         rng = random.Random(name)
         deck = [*self.deck]
-        while True:
-            rng.shuffle(deck)
-            if is_held_out(f"hanabi {' '.join(deck)}") == (split == "eval"):
-                break
-        table = self._dealt(deck)
-        return Task(
-            name, [Message(self._question(table, 0, []))], seed=seed, info={"cards": [*deck]}
-        )
+        first_of(split, lambda: rng.shuffle(deck), lambda _: f"hanabi {' '.join(deck)}")
+        prompt = [Message(self._question(self._dealt(deck), 0, []))]
+        return Task(name, prompt, seed=seed, info={"cards": [*deck]})
 
     def _dealt(self, deck: Sequence[str]) -> Table:
         sizes = self.settings
-        table = Table(
-            self.players_count,
-            "".join(COLOURS)[: sizes["colours"]],
-            "12345"[: sizes["ranks"]],
-            sizes["tokens"],
-            sizes["tokens"],
-            sizes["lives"],
-            [*deck],
-        )
+        colours, ranks = "".join(COLOURS)[: sizes["colours"]], "12345"[: sizes["ranks"]]
+        counts = (sizes["tokens"], sizes["tokens"], sizes["lives"])
+        table = Table(self.players_count, colours, ranks, *counts, [*deck])
         table.deal(sizes["hand"])
         return table
 
@@ -200,8 +181,8 @@ class HanabiEnvironment(TurnGame):
         event = self._event(role, move)
         self._game.apply(role, move)
         self._log.append((role, self.word(role, move), event))
-        self._share((self._game.score - before) / self._game.best_score)
-        self._note(score=self._game.score - before, misplay=lives - self._game.lives)
+        gained, lost = self._game.score - before, lives - self._game.lives
+        self.pay_all(gained / self._game.best_score, score=gained, misplay=lost)
         if not self._game.over:
             self.mover = (role + 1) % self.players_count
         else:
@@ -218,8 +199,7 @@ class HanabiEnvironment(TurnGame):
         return words[named.pop()] if len(named) == 1 else None
 
     def _refuse(self, role: int, problem: str) -> None:
-        self._share(-self.illegal)
-        self._note(illegal=1.0)
+        self.pay_all(-self.illegal, illegal=1.0)
         self._erred[role] += 1
         self.tell(role, problem, "!")
         if self._erred[role] > self.forgiven:
@@ -230,18 +210,9 @@ class HanabiEnvironment(TurnGame):
         self.mover = None
         perfect = self._game.score == self._game.best_score
         crash = not self._game.lives and not perfect
-        self._note(perfect=float(perfect), crash=float(crash))
+        self.pay_all(0.0, perfect=float(perfect), crash=float(crash))
         if crash and self.crash == "zero":
-            self._share(-self._game.score / self._game.best_score)
-            self._note(score=-self._game.score)
-
-    def _share(self, value: float) -> None:
-        for role in range(self.players_count):
-            self.pay(role, value)
-
-    def _note(self, **components: float) -> None:
-        for role in range(self.players_count):
-            self.pay(role, 0.0, **components)
+            self.pay_all(-self._game.score / self._game.best_score, score=-self._game.score)
 
     def _event(self, role: int, move: Move) -> str:
         """The result of a move, as everyone sees it; called before it is made."""
@@ -272,13 +243,11 @@ class HanabiEnvironment(TurnGame):
             return " ".join([*(s[1] for s in since), stacks, *counts, *hands, *own_cards]) + "?"
         lines = [self._counts(table)]
         for other in others:
-            cards = [
-                f"{named(item.card)} (knows: {clue(table, item)})" for item in table.hands[other]
-            ]
+            hand = table.hands[other]
+            cards = [f"{named(held.card)} (knows: {clue(table, held)})" for held in hand]
             lines.append(f"{self.agents[other]} holds: {'; '.join(cards)}.")
-        own_cards = [
-            f"{slot}: {clue(table, held)}" for slot, held in enumerate(table.hands[role], 1)
-        ]
+        own = enumerate(table.hands[role], 1)
+        own_cards = [f"{slot}: {clue(table, held)}" for slot, held in own]
         lines.append(f"What you know of your cards: {'; '.join(own_cards)}.")
         if since:
             moves = "; ".join(f"{self.agents[who]}: {event}" for who, _, event in since)

@@ -1,10 +1,9 @@
 """The rules of Hanabi (Bauza 2010; Bard et al. 2020), for any number of colours and ranks."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 COLOURS = {"r": "red", "g": "green", "b": "blue", "y": "yellow", "w": "white"}
-MOST_RANKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,6 @@ class HeldCard:
         """Colour and rank, each `.` if it is not known."""
         colour = self.colours if len(self.colours) == 1 else "."
         return colour + (self.ranks if len(self.ranks) == 1 else ".")
-
-    def copy(self) -> "HeldCard":
-        return HeldCard(self.card, self.colours, self.ranks, self.pointed)
 
 
 def full_deck(colours: int, ranks: int) -> list[str]:
@@ -95,14 +91,9 @@ class Table:
 
     def copy(self) -> "Table":
         """A table that shares nothing with this one."""
-        return Table(
-            *(self.players, self.colours, self.ranks, self.most_tokens, self.tokens, self.lives),
-            [*self.deck],
-            [[held.copy() for held in hand] for hand in self.hands],
-            {**self.stacks},
-            [*self.discarded],
-            self.turns_left,
-        )
+        hands = [[replace(held) for held in hand] for hand in self.hands]
+        piles = {"deck": [*self.deck], "discarded": [*self.discarded]}
+        return replace(self, **piles, hands=hands, stacks={**self.stacks})
 
     @property
     def score(self) -> int:

@@ -64,8 +64,6 @@ class BoxedReward:
         replies = replies or [stated_text(turn.message) for turn in rollout.turns]
         if not replies:
             return self.rewards[None]
-        questions = [m.content for m in rollout.messages if m.role is Role.USER]
+        question = "\n".join(m.content for m in rollout.messages if m.role is Role.USER)
         answer = stated(replies[-1]) if self.plain else boxed(replies[-1])
-        return self.rewards[
-            verify(answer, gold, question="\n".join(questions), timeout=self.timeout)
-        ]
+        return self.rewards[verify(answer, gold, question=question, timeout=self.timeout)]

@@ -2,16 +2,15 @@
 answer."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, StepResult, Task
-from mrlm.data.tasks import OnBadRow
 from mrlm.environments.math.answers import number
 from mrlm.environments.math.generator import MathProblemGenerator
 from mrlm.environments.math.reading import (
@@ -24,7 +23,7 @@ from mrlm.environments.math.reading import (
 )
 from mrlm.environments.math.verifier import TIMEOUT, verify
 from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
-from mrlm.environments.shared.rows import one_of, row_matters
+from mrlm.environments.shared.rows import RowArgs, one_of, row_matters
 
 CORRECT, WRONG, UNPARSEABLE, REASONED = 1.0, 0.0, -0.3, 0.2
 INSTRUCTION = "Put the final answer in \\boxed{}."
@@ -46,8 +45,6 @@ class MathReasoningEnvironment(QuestionEnvironment):
         dataset: rows instead of a generator: `prompt` (or `question`, `problem`) and `answer` (or
             `final_answer`, `solution`; GSM8K's `#### 72` and MATH's `\boxed{}` are supported);
             anything `read_rows` accepts.
-        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split, columns, on_bad_row: settings of rows, see `RowTable`.
         difficulty_range: difficulty of generated problems, 1 to 5.
         families: families of generated problems.
         seed: seed of the generator and of the split.
@@ -60,6 +57,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
             the last number of a completion that was cut off); by default `boxed` if the instruction
             names a box.
         agents: name of the agent.
+        **rows: further settings of rows, see `RowTable`.
     """
 
     title: str = "math"
@@ -73,10 +71,6 @@ class MathReasoningEnvironment(QuestionEnvironment):
         generator: MathProblemGenerator | None = None,
         *,
         dataset: Any = None,
-        eval_dataset: Any = None,
-        split: str | None = None,
-        columns: Mapping[str, str] | None = None,
-        on_bad_row: OnBadRow = "raise",
         difficulty_range: Sequence[int] | None = None,
         families: Sequence[str] | None = None,
         seed: int | None = None,
@@ -87,6 +81,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         instruction: str = INSTRUCTION,
         answers: Answers | None = None,
         agents: str | Sequence[str] = "agent",
+        **rows: Unpack[RowArgs],
     ) -> None:
         made = difficulty_range is not None or families is not None
         if dataset is not None and (generator is not None or made):
@@ -111,9 +106,9 @@ class MathReasoningEnvironment(QuestionEnvironment):
             difficulty_range or (1, 3), seed, families
         )
         if dataset is not None:
-            settings = (eval_dataset, split, columns, on_bad_row, seed)
-            name = "math data set"
-            self._table = QuestionTable(name, ANSWERS, dataset, *settings, problem=problem_of)
+            self._table = QuestionTable(
+                "math data set", ANSWERS, dataset, **rows, seed=seed, problem=problem_of
+            )
         self.require_solution = require_solution
         best = CORRECT + REASONED * require_solution
         self.reward_range = (UNPARSEABLE * self.max_attempts, best)
@@ -166,9 +161,8 @@ class MathReasoningEnvironment(QuestionEnvironment):
         components = {"correct": float(correct), "unparseable": 0.0}
         value = CORRECT if correct else WRONG
         if self.require_solution:
-            has_working = correct and shows_working(
-                before_answer(text, self.answers), self.question
-            )
+            working = before_answer(text, self.answers)
+            has_working = correct and shows_working(working, self.question)
             components["reasoning"] = REASONED * has_working
             value += components["reasoning"]
         return Reward(value, components), "That is correct." if correct else "That is not correct."
@@ -177,9 +171,8 @@ class MathReasoningEnvironment(QuestionEnvironment):
         """The answers as they were read, the reference answer and its steps; not for the agent."""
         if agent is not None:
             return None
-        return self.attempts_board(
-            " or ".join(golds_of(self._task.answer)), self._task.info.get("solution") or ""
-        )
+        reference = " or ".join(golds_of(self._task.answer))
+        return self.attempts_board(reference, self._task.info.get("solution") or "")
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         gold = golds_of(self._task.answer)[0]
@@ -214,11 +207,8 @@ def shows_working(text: str, question: str) -> bool:
     words = re.findall(r"[a-z]{2,}", text[-20_000:].lower())
     distinct = set(words)
     question_words = set(re.findall(r"[a-z]{2,}", question.lower()))
-    return (
-        len(distinct) >= 12
-        and len(distinct) > len(words) / 3
-        and len(distinct & question_words) >= 2
-    )
+    various = len(distinct) >= 12 and len(distinct) > len(words) / 3
+    return various and len(distinct & question_words) >= 2
 
 
 def _holds(left: str, right: str) -> bool | None:

@@ -5,14 +5,13 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import OPENED, stated_text
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.data.tasks import OnBadRow
 from mrlm.environments.qa import ANSWERS, accepted_answers, problem_of
 from mrlm.environments.search_qa import corpus
 from mrlm.environments.search_qa.models import Expert, experts_of, tokens_of
@@ -34,7 +33,7 @@ from mrlm.environments.shared.routing import (
     route,
     routing_reward,
 )
-from mrlm.environments.shared.rows import RowTasks, row_matters, whole_number
+from mrlm.environments.shared.rows import RowArgs, RowTasks, row_matters, whole_number
 from mrlm.environments.shared.text import exact_match, f1
 from mrlm.environments.tools.search import Document, LocalIndex, Search, source_of
 
@@ -76,7 +75,6 @@ class SearchQAEnvironment(RowTasks, Environment):
             a retrieval server, or a `Search`. With models it is an additional one, `search`.
         dataset: rows with `question` (or `prompt`) and `answer` (or `answers`, `golden_answers`);
             questions about the built-in corpus when `None`.
-        eval_dataset: held-out rows; a tenth of `dataset` when `None`.
         hops: hops of the built-in questions, 1, 2 or both.
         max_turns: turns with a query.
         reward: `em` or `f1`.
@@ -84,7 +82,8 @@ class SearchQAEnvironment(RowTasks, Environment):
         max_observation: maximum number of characters of returned information.
         prompts: `full`, or `short`: the question alone, for models trained on the format.
         router: name of the router's role.
-        split, columns, on_bad_row, seed: settings of rows.
+        seed: seed of the split into training and held-out rows.
+        **rows: further settings of rows, see `RowTable`.
 
     Raises:
         ConfigError: impossible arguments, or a row without question or answer.
@@ -102,7 +101,6 @@ class SearchQAEnvironment(RowTasks, Environment):
         search: Any = None,
         dataset: Any = None,
         *,
-        eval_dataset: Any = None,
         hops: int | Sequence[int] = (1, 2),
         max_turns: int = MAX_TURNS,
         reward: Metric = "em",
@@ -110,10 +108,8 @@ class SearchQAEnvironment(RowTasks, Environment):
         max_observation: int = MAX_OBSERVATION,
         prompts: Style = "full",
         router: str = "router",
-        split: str | None = None,
-        columns: Mapping[str, str] | None = None,
-        on_bad_row: OnBadRow = "raise",
         seed: int = 0,
+        **rows: Unpack[RowArgs],
     ) -> None:
         whole_number(0, max_turns=max_turns)
         whole_number(1, topk=topk, max_observation=max_observation)
@@ -139,9 +135,8 @@ class SearchQAEnvironment(RowTasks, Environment):
         self.prompts: Style = prompts
         self.hops: tuple[int, ...] = _hops(hops)
         if dataset is not None:
-            settings = (eval_dataset, split, columns, on_bad_row, seed)
             self._table = QuestionTable(
-                "search_qa data set", ANSWERS, dataset, *settings, problem=problem_of
+                "search_qa data set", ANSWERS, dataset, **rows, seed=seed, problem=problem_of
             )
         self._begin(Task("none"))
 
@@ -269,12 +264,8 @@ class SearchQAEnvironment(RowTasks, Environment):
             if action == "answer":
                 right = exact_match(body, self._accepted)
                 result, kind = ("right", "good") if right else ("wrong", "bad")
-            cells = (
-                action or "neither",
-                shortened(body.strip(), MOST_DRAWN),
-                (shortened(result, MOST_DRAWN), kind),
-            )
-            rows.append((number + 1, *cells))
+            written, seen = shortened(body.strip(), MOST_DRAWN), shortened(result, MOST_DRAWN)
+            rows.append((number + 1, action or "neither", written, (seen, kind)))
         drawn = table(rows, ("turn", "", "text", "information")) if rows else ""
         return stacked(drawn, shortened(f"accepted: {' or '.join(self._accepted)}", MOST_DRAWN))
 
@@ -284,9 +275,8 @@ class SearchQAEnvironment(RowTasks, Environment):
         hops = self._task.info.get("hops") or [[self._task.info["question"], self._accepted[0]]]
         if agent != self.router:
             question = messages[-1].content
-            return next(
-                (answer for hop, answer in hops if askable(hop) == question), "I do not know"
-            )
+            known = (answer for hop, answer in hops if askable(hop) == question)
+            return next(known, "I do not know")
         done = len(self._said)
         if done < min(len(hops), self.rounds):
             names = list(self.experts)

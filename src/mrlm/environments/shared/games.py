@@ -35,9 +35,6 @@ class TurnGame(RowTasks, Environment):
         teaches: behaviour of `expert`: the `best` answer, or `any` legal one, which demonstrates
             only the answer format.
         style: `full` explains the game; `short` is terse, for small models.
-
-    Raises:
-        ConfigError: a setting that is not one of these.
     """
 
     roles: tuple[str, ...] = ("first", "second")
@@ -109,6 +106,11 @@ class TurnGame(RowTasks, Environment):
         owed.value += value
         for name, amount in components.items():
             owed.components[name] = owed.components.get(name, 0.0) + amount
+
+    def pay_all(self, value: float, **components: float) -> None:
+        """Add to the reward of every role."""
+        for role in range(len(self.roles)):
+            self.pay(role, value, **components)
 
     def drawn(self) -> random.Random:
         """The random generator of this move."""

@@ -12,14 +12,16 @@ from mrlm.environments.shared.rows import is_held_out, whole_number
 T = TypeVar("T")
 
 
-def difficulties(levels: Sequence[int], lowest: int, highest: int) -> tuple[int, int]:
+def difficulties(
+    levels: Sequence[int], lowest: int, highest: int, name: str = "difficulty_range"
+) -> tuple[int, int]:
     """The lowest and the highest requested difficulty. Raises `ConfigError`: not two whole numbers
     between `lowest` and `highest`, the lower first."""
     bounds = tuple(levels)
     whole = all(isinstance(bound, int) and not isinstance(bound, bool) for bound in bounds)
     if len(bounds) != 2 or not whole or not lowest <= bounds[0] <= bounds[1] <= highest:
         raise ConfigError(
-            f"difficulty_range must be two whole numbers from {lowest} to {highest}, the "
+            f"{name} must be two whole numbers from {lowest} to {highest}, the "
             f"lower first, not {levels!r}"
         )
     return bounds
@@ -36,11 +38,8 @@ def chosen(
     Raises:
         ConfigError: an empty list, or an unknown name.
     """
-    names = (
-        (selection,)
-        if isinstance(selection, str)
-        else tuple(options if selection is None else selection)
-    )
+    selected = options if selection is None else selection
+    names = (selected,) if isinstance(selected, str) else tuple(selected)
     for name in names:
         if name not in options:
             raise ConfigError(unknown(str(name), list(options), what))

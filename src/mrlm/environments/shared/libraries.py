@@ -18,6 +18,7 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Task
+from mrlm.environments.shared.rows import whole_number
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -136,8 +137,12 @@ class LibraryEnvironment(Environment):
     """Prompt of every task."""
     _drawing: str | Callable[..., str] | None = None
 
-    def __init__(self, id: str, options: Mapping[str, Any] | None, seed: int) -> None:
+    def __init__(
+        self, id: str, options: Mapping[str, Any] | None, seed: int, max_turns: int | None
+    ) -> None:
         needed(self.library)
+        whole_number(1, max_turns=1 if max_turns is None else max_turns)
+        self.max_turns: int | None = max_turns
         self.id = id
         self.options: dict[str, Any] = dict(options or {})
         self.seed = seed
@@ -145,11 +150,20 @@ class LibraryEnvironment(Environment):
         self._series: str = id  # the names of tasks begin with it
         self._env: Any = None
         self._steps = 0
+        self._text = ""
+        """The text of the last observation."""
 
     def task(self, seed: int, split: Split = "train") -> Task:
         name = f"{self._series}-{self.seed}-{split}-{seed}"
         drawn = 2 * seed_of(name, bits=30) + (split == "eval")
         return Task(name, [Message(self.opening)], seed=seed, info={"seed": drawn})
+
+    def state(self) -> str | None:
+        return f"{self._text}\nstep {self._steps} of {self.max_turns}"
+
+    def render(self, agent: str | None = None) -> str | None:
+        """The text of the last observation, which the agent's message has, too."""
+        return self._text if agent is None else None
 
     def spawn(self) -> Self:
         fresh = copy.copy(self)

@@ -24,8 +24,8 @@ Openings = tuple[tuple[str, ...], tuple[str, ...]]
 class LineGame(TurnGame):
     """A board as a string of `X`, `O` and `.`, row by row.
 
-    A game sets `width`, `lines`, `choices` (all answers) and `rules` before it calls
-    `super().__init__`, and implements `kind`, `openings`, `cell`, `text`, `refusal` and `worth`.
+    A game sets `kind`, `width`, `lines`, `choices` (all answers) and `rules` before it calls
+    `super().__init__`, and implements `openings`, `cell`, `text`, `refusal` and `worth`.
     """
 
     roles: tuple[str, ...] = ("x", "o")
@@ -33,6 +33,8 @@ class LineGame(TurnGame):
     lines: Lines
     choices: str
     rules: str
+    kind: str
+    """Name of the game in the ids of tasks."""
     numbers: bool = False
     """Whether a board for people has the numbers of free cells, as `shown` has them."""
     heading: Sequence[str] = ()
@@ -70,11 +72,6 @@ class LineGame(TurnGame):
         self._marked: int | None = None
 
     # -- implemented by a game ---------------------------------------------------------------------
-
-    @property
-    def kind(self) -> str:
-        """Name of the game in the ids of tasks."""
-        raise NotImplementedError
 
     def openings(self) -> Openings:
         """The positions in which games begin."""
@@ -122,11 +119,8 @@ class LineGame(TurnGame):
     def playable(self, board: str) -> bool:
         """Whether it is a valid board of a game that is not over."""
         fits = len(board) == self.cells and set(board) <= {*MARKS, FREE} and FREE in board
-        return (
-            fits
-            and board.count("X") - board.count("O") in (0, 1)
-            and not winner_of(board, self.lines)
-        )
+        in_turn = board.count("X") - board.count("O") in (0, 1)
+        return fits and in_turn and not winner_of(board, self.lines)
 
     def question(self, role: int) -> str:
         return self.text(self._board, role)
@@ -148,8 +142,7 @@ class LineGame(TurnGame):
         if winner_of(self._board, self.lines):
             self._end(role)
         elif FREE not in self._board:
-            for player in (0, 1):
-                self.pay(player, self.draw, draw=1.0)
+            self.pay_all(self.draw, draw=1.0)
             self.mover = None
 
     def _end(self, won: int) -> None:

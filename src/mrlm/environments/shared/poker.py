@@ -20,13 +20,15 @@ Chances = dict[Seen, tuple[float, ...]]
 class PokerGame(TurnGame):
     """Hands of a card game for chips. An illegal answer folds the hand and costs `illegal`.
 
-    A game sets `game` (its rules for the solver) before it calls `super().__init__`, and implements
-    `kind`, `rules`, `words`, `spoken`, `asked`, `stake`, `revealed` and `equilibrium`.
+    A game sets `game` (its rules for the solver) before it calls `super().__init__`, `rules` and
+    `kind`, and implements `words`, `spoken`, `asked`, `stake`, `revealed` and `equilibrium`.
     """
 
     game: CardGame
     rules: str
     """Explanation of the game in the first prompt."""
+    kind: str
+    """Name of the game in the ids of tasks."""
 
     def __init__(
         self,
@@ -50,11 +52,6 @@ class PokerGame(TurnGame):
         """Histories of the hands that are over, and the chips that the first player won."""
 
     # -- implemented by a game ---------------------------------------------------------------------
-
-    @property
-    def kind(self) -> str:
-        """Name of the game in the ids of tasks."""
-        raise NotImplementedError
 
     def words(self) -> tuple[str, ...]:
         """The legal moves now, in the order of `CardGame.moves`."""

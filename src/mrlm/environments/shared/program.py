@@ -10,6 +10,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.code.answers import extract_code, fenced
+from mrlm.environments.code.grading import patient
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.rows import RowTasks, agent_names, whole_number
 from mrlm.sandbox.types import Limits
@@ -41,6 +42,15 @@ class ProgramScore:
         """Whether the program is complete."""
         raise NotImplementedError
 
+    def share(self, index: int) -> float:
+        """The reward of one writer with individual rewards."""
+        raise NotImplementedError
+
+    def feedback(self, mode: Mode, problem: Any) -> str:
+        """Feedback of a mode on an unfinished program; empty for `expert`. Hidden tests contribute
+        only numbers."""
+        raise NotImplementedError
+
 
 S = TypeVar("S", bound=ProgramScore)
 
@@ -66,8 +76,8 @@ class Writers(RowTasks, Environment, Generic[S]):
     of the score since the previous turn, so that the return of an episode is the score of its last
     program.
 
-    A subclass sets `label` and `kind`, and implements `task`, `asked`, `judged`, `share`,
-    `feedback_text`, `shown` and `solution`.
+    A subclass sets `label` and `kind`, and implements `task`, `asked`, `judged`, `shown`
+    and `solution`.
     """
 
     label: str
@@ -99,6 +109,7 @@ class Writers(RowTasks, Environment, Generic[S]):
         advised = self.max_attempts - 1 if self.adviser is not None else 0
         self.max_turns: int | None = self.max_attempts + advised
         self.limits: Limits = Limits(wall=test_timeout)
+        self.alone = {"limits": patient(self.limits), "rewards": "team"}
         self.num_visible: int = num_visible
         self.instruction: str = instruction
         self.seed: int = seed
@@ -118,14 +129,6 @@ class Writers(RowTasks, Environment, Generic[S]):
 
     async def judged(self, codes: Sequence[str]) -> S:
         """The score of the writers' codes together."""
-        raise NotImplementedError
-
-    def share(self, score: S, index: int) -> float:
-        """The reward of one writer with individual rewards."""
-        raise NotImplementedError
-
-    def feedback_text(self, mode: Mode, score: S) -> str:
-        """Feedback of a mode on an unfinished program."""
         raise NotImplementedError
 
     def shown(self) -> list[str]:
@@ -149,7 +152,9 @@ class Writers(RowTasks, Environment, Generic[S]):
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
         if self._advised:
-            return self._pass_on(actions)
+            self._advised = False
+            advice = stated_by(actions, self.adviser)
+            return StepResult(self._to_all(f"Advice:\n{advice[:MAX_SHOWN]}"))
         texts = [stated_by(actions, name) for name in self.writers]
         codes = [extract_code(text) for text in texts]
         self._score = score = await self.judged(codes)
@@ -162,13 +167,7 @@ class Writers(RowTasks, Environment, Generic[S]):
             self._advised = True
             observation = Observation([Message(self._for_adviser(codes, score))])
             return StepResult({self.adviser: observation}, rewards)
-        return StepResult(self._to_all(self.feedback_text(self.feedback, score)), rewards)
-
-    def _pass_on(self, actions: Mapping[str, Message]) -> StepResult:
-        assert self.adviser is not None
-        self._advised = False
-        advice = stated_by(actions, self.adviser)
-        return StepResult(self._to_all(f"Advice:\n{advice[:MAX_SHOWN]}"))
+        return StepResult(self._to_all(score.feedback(self.feedback, self._problem)), rewards)
 
     def _to_all(self, words: str) -> dict[str, Observation]:
         again = f"Try again (attempt {self._attempts + 1} of {self.max_attempts})."
@@ -181,14 +180,14 @@ class Writers(RowTasks, Environment, Generic[S]):
             for name, code in zip(self.shown(), codes, strict=True)
         ]
         closing = "Say to each writer, in few words or as code, what to change."
-        feedback = self.feedback_text("tests", score)
+        feedback = score.feedback("tests", self._problem)
         return "\n\n".join([self._problem.question, *parts, feedback, closing])
 
     def _rewards(self, score: S) -> dict[str, Reward]:
         """The changes of the score and of all components since the previous program."""
         rewards = {}
         for index, name in enumerate(self.writers):
-            value = self.share(score, index) if self.rewards == "individual" else score.value
+            value = score.share(index) if self.rewards == "individual" else score.value
             rewards[name] = self._gained(name, value, score.paid)
         if self.adviser is not None:
             gained = self._gained(self.adviser, score.value, score.paid)

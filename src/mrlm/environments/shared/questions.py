@@ -13,7 +13,6 @@ from mrlm.data.tasks import QUESTIONS, Row, question_of, row_messages
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others
 
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_SHOWN = 1_000
 """Characters of an answer on the board."""
 
@@ -37,28 +36,33 @@ class QuestionTable(RowTable):
     Args:
         answers: columns that may contain the answer, in order of precedence.
         problem: what is wrong with the value of an answer column; empty for nothing.
+        **settings: those of `RowTable`.
     """
 
     def __init__(
         self,
         title: str,
         answers: tuple[str, ...],
-        *dataset: Any,
+        dataset: Any,
         problem: Callable[[Any], str] = lambda gold: "",
+        **settings: Any,
     ) -> None:
         self.title, self.answers, self.problem = title, answers, problem
-        super().__init__(*dataset, convert=self._checked)
+        super().__init__(dataset, **settings, convert=self._checked)
 
     def question(self, seed: int, split: Split) -> QuestionRow:
         index, row = self.row(seed, split)
         where = f"{self.title}, {split} row {index}"
-        gold = next(row[name] for name in self.answers if row.get(name) is not None)
+        gold = self._gold(row)
         messages = row_messages(question_of(row), where)
         text = messages[-1].content
         if row.get("choices"):
             text, gold = multiple_choice(text, row["choices"], gold, where)
             messages = [*messages[:-1], Message(text, messages[-1].role)]
         return QuestionRow(index, where, messages, text, gold, others(row) | {"question": text})
+
+    def _gold(self, row: Row) -> Any:
+        return next((row[name] for name in self.answers if row.get(name) is not None), None)
 
     def _checked(self, row: Row, where: str) -> Row:
         row = _of_verl(row)
@@ -67,7 +71,8 @@ class QuestionTable(RowTable):
                 f"{where}: needs a question ({', '.join(QUESTIONS)}); it has {', '.join(row)} "
                 "(rename with columns)"
             )
-        if all(row.get(name) is None for name in self.answers):
+        gold = self._gold(row)
+        if gold is None:
             null = [name for name in self.answers if name in row]
             raise DataError(
                 f"{where}: column {null[0]!r} is null; give every row an answer, or skip such rows "
@@ -76,7 +81,6 @@ class QuestionTable(RowTable):
                 else f"{where}: needs an answer ({', '.join(self.answers)}); it has "
                 f"{', '.join(row)} (rename with columns)"
             )
-        gold = next(row[name] for name in self.answers if row.get(name) is not None)
         if row.get("choices"):
             gold = multiple_choice("", row["choices"], gold, where)[1]
         if problem := self.problem(gold):

@@ -243,12 +243,16 @@ class Scorer:
 
 
 def user_function(setting: Any, name: str) -> Callable[..., Any] | None:
-    """A user's function from a setting: the function, or its `module:name`. Raises `ConfigError`
-    for anything else."""
-    function = (
-        load("environments", setting) if isinstance(setting, str) and ":" in setting else setting
-    )
-    if function is not None and not callable(function):
+    """A user's function from a setting: the function, its `module:name`, or `None`. Raises
+    `ConfigError` for anything else."""
+    return None if setting is None else required_function(setting, name)
+
+
+def required_function(setting: Any, name: str) -> Callable[..., Any]:
+    """A user's function from a setting that must be given, as `user_function`."""
+    named = isinstance(setting, str) and ":" in setting
+    function = load("environments", setting) if named else setting
+    if not callable(function):
         raise ConfigError(f"{name}: expected a function or 'module:name', not {setting!r}")
     return function
 
@@ -274,11 +278,7 @@ class Scorers(SharedByCopies):
             raise ConfigError("reward_func is an empty list; give at least one function")
         self.scorers: list[Scorer] = []
         for spec in listed:
-            function = load("environments", spec) if isinstance(spec, str) and ":" in spec else spec
-            if not callable(function):
-                raise ConfigError(
-                    f"reward_func must be a function, a list of them or 'module:name', not {spec!r}"
-                )
+            function = required_function(spec, "reward_func")
             name = _name(function, len(self.scorers), {scorer.name for scorer in self.scorers})
             self.scorers.append(Scorer(function, name, agents, calls))
         self._weights = _weights(weights, [scorer.name for scorer in self.scorers])

@@ -123,10 +123,8 @@ class GameTree:
             if not node.children:
                 return node.chips
             chances = node.chances[node.rows]
-            return sum(
-                (chances[:, i] * below(child) for i, child in enumerate(node.children)),
-                np.zeros(len(self.deals)),
-            )
+            parts = [chances[:, i] * below(child) for i, child in enumerate(node.children)]
+            return np.sum(parts, axis=0)
 
         return float(self.weights @ below(self.root))
 
@@ -168,20 +166,14 @@ class GameTree:
         """
         if not node.children:
             return (other if role == 0 else -other) * node.chips
-        chances = node.chances[node.rows]
+        chances = node.chances[node.rows].T
+        moves = zip(node.children, chances, strict=True)
         if node.role != role:
-            parts = [
-                self._update(child, role, own_reach, other * chances[:, i], iteration)
-                for i, child in enumerate(node.children)
-            ]
+            parts = [self._update(c, role, own_reach, other * p, iteration) for c, p in moves]
             return np.sum(parts, axis=0)
-        values = np.array(
-            [
-                self._update(child, role, own_reach * chances[:, i], other, iteration)
-                for i, child in enumerate(node.children)
-            ]
-        )
-        total = (chances.T * values).sum(axis=0)
+        parts = [self._update(c, role, own_reach * p, other, iteration) for c, p in moves]
+        values = np.array(parts)
+        total = (chances * values).sum(axis=0)
         reached = np.zeros(len(node.keys))
         reached[node.rows] = own_reach  # equal for all deals of an information set
         node.sums += iteration**2 * reached[:, None] * node.chances

@@ -132,10 +132,9 @@ class ToolUseEnvironment(RowTasks, Environment):
         )
         if self.generator is None:
             held = None if eval_tasks is None else rows_of(eval_tasks)
-            settings = (held, split, columns, on_bad_row, seed)
-            self._table = QuestionTable(
-                "tool tasks", ANSWERS, rows_of(tasks), *settings, problem=problem_of
-            )
+            rows = {"eval_dataset": held, "split": split, "columns": columns}
+            rows |= {"on_bad_row": on_bad_row, "seed": seed, "problem": problem_of}
+            self._table = QuestionTable("tool tasks", ANSWERS, rows_of(tasks), **rows)
         if registry is None:
             default = self.generator.groups if self.generator else GROUPS
             groups = default if tools is None else tools
@@ -292,11 +291,9 @@ class ToolUseEnvironment(RowTasks, Environment):
         value = sum(amount for name, amount in rewards.items() if name != "solved")
         if self._over:
             rewards = {"solved": 0.0, **rewards, "turns": float(self._turn)}
-        return StepResult(
-            {self.agents[0]: Observation(messages, done=self._over)},
-            {self.agents[0]: Reward(value, rewards)},
-            done=self._over,
-        )
+        (agent,) = self.agents
+        seen = Observation(messages, done=self._over)
+        return StepResult({agent: seen}, {agent: Reward(value, rewards)}, done=self._over)
 
     def _note(self, call: str, result: str, kind: str) -> None:
         call, result = shortened(call, MOST_DRAWN), shortened(result, MOST_DRAWN)

@@ -10,6 +10,7 @@ from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.environments.shared.generators import difficulties
 from mrlm.environments.shared.rows import is_held_out
 from mrlm.environments.tools import atlas
 from mrlm.environments.tools.calculator import calculate
@@ -72,13 +73,8 @@ class ToolTaskGenerator:
         kinds = (*KINDS, "mixed")
         if kind not in kinds:
             raise ConfigError(f"tasks: unknown kind {kind!r}; use {', '.join(kinds)}")
-        low, high = levels if len(levels) == 2 else (0, 0)
-        if not 1 <= low <= high <= MAX_LEVEL:
-            raise ConfigError(
-                f"levels must be two numbers from 1 to {MAX_LEVEL}, the lower first, not {levels!r}"
-            )
         self.kind = kind
-        self.levels: tuple[int, int] = (low, high)
+        self.levels: tuple[int, int] = difficulties(levels, 1, MAX_LEVEL, "levels")
         self.seed = seed
         self.terse = terse
 

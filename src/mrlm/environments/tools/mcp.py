@@ -178,11 +178,7 @@ class MCPServer(SharedByCopies):
 
         description = " ".join((listed.description or name).split())
         return Tool(
-            name,
-            description,
-            parameters,
-            call,
-            check,
+            *(name, description, parameters, call, check),
             deadline=self.timeout,
             prepare=self.reconnect,
         )
@@ -257,9 +253,7 @@ def _names(names: Sequence[str]) -> list[str]:
         plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:64]
         plain = plain if NAME.fullmatch(plain) else f"_{plain}"[:64]
         numbered = (f"{plain[:60]}_{number}" for number in itertools.count(2))
-        unique.append(
-            plain if plain not in unique else next(n for n in numbered if n not in unique)
-        )
+        unique.append(next(n for n in itertools.chain([plain], numbered) if n not in unique))
     return unique
 
 

@@ -78,11 +78,8 @@ class ToolRegistry(SharedByCopies):
 
     def open(self, timeout: float = TIMEOUT, max_output: int = MAX_OUTPUT) -> "Toolbox":
         """The tools of one episode."""
-        for kit in {tool.kit.name: tool.kit for tool in self if tool.kit is not None}.values():
-            if kit.prepare is not None:
-                kit.prepare()
-        for prepare in {tool.prepare for tool in self} - {None}:
-            assert prepare is not None
+        steps = (step for tool in self for step in (tool.kit and tool.kit.prepare, tool.prepare))
+        for prepare in dict.fromkeys(filter(None, steps)):
             prepare()
         return Toolbox(self, timeout, max_output)
 

@@ -6,17 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from mrlm.core.board import Cell, Html, table
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
+from mrlm.data.tasks import Row, question_of, row_messages
 from mrlm.environments.shared.generators import first_of
 from mrlm.environments.shared.rows import (
     ABOVE_NOTHING,
+    RowArgs,
     RowTable,
     RowTasks,
     agent_names,
@@ -61,8 +62,6 @@ class WritingEnvironment(RowTasks, Environment):
         dataset: rows with a text (`document`, `post`, `abstract`, ... or a `prompt`; TL;DR's
             `prompt` and arXiv's `abstract` unchanged), optionally with `texts`, the reference texts
             of the writers; unlimited built-in texts when `None`.
-        eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
-        split, columns, on_bad_row: settings of rows, see `RowTable`.
         agents: names of the writers, two or more, in the order of increasing length of their texts;
             those of the preset when `None`.
         instructions: prompts of the writers, before the text, instead of the preset's.
@@ -71,9 +70,9 @@ class WritingEnvironment(RowTasks, Environment):
         quality: whether the quality counts; it is always logged.
         rules: parameters of the preset to change, such as `{words: [8, 64]}`.
         seed: seed of the built-in texts and of the split.
+        **rows: further settings of rows, see `RowTable`.
 
     Raises:
-        ConfigError: impossible arguments.
         DataError: a row without a text.
     """
 
@@ -88,16 +87,13 @@ class WritingEnvironment(RowTasks, Environment):
         preset: Literal["tldr", "arxiv", "short"] = "tldr",
         dataset: Any = None,
         *,
-        eval_dataset: Any = None,
-        split: str | None = None,
-        columns: Mapping[str, str] | None = None,
-        on_bad_row: OnBadRow = "raise",
         agents: Sequence[str] | None = None,
         instructions: Sequence[str] | None = None,
         rewards: Literal["team", "individual"] = "team",
         quality: bool = True,
         rules: Mapping[str, Any] | None = None,
         seed: int = 0,
+        **rows: Unpack[RowArgs],
     ) -> None:
         self.preset: WritingPreset = PRESETS[preset]
         self.agents: tuple[str, ...] = agent_names(self.preset.agents if agents is None else agents)
@@ -111,8 +107,7 @@ class WritingEnvironment(RowTasks, Environment):
         self._label = f"writing-{preset}"
         if dataset is not None:
             convert = partial(_with_text, names=self.preset.columns, count=len(self.agents))
-            settings = (eval_dataset, split, columns, on_bad_row, seed)
-            self._table = RowTable(dataset, *settings, convert=convert)
+            self._table = RowTable(dataset, **rows, seed=seed, convert=convert)
         self._task = Task("none")
         self._results: tuple[tuple[int, Mapping[str, float]], ...] = ()
         """Words of each text, and its measures."""
@@ -132,10 +127,8 @@ class WritingEnvironment(RowTasks, Environment):
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
             index, row = self._table.row(seed, split)
-            prompt = [Message(row["prompt"])]
-            return Task(
-                f"{self._label}-{split}-{index}", prompt, row.get("texts"), seed, others(row)
-            )
+            name, prompt = f"{self._label}-{split}-{index}", [Message(row["prompt"])]
+            return Task(name, prompt, row.get("texts"), seed, others(row))
         rng = random.Random(f"writing/{self.seed}/{split}/{seed}")
         piece = first_of(split, lambda: sampled(self.preset.piece, rng), lambda parts: parts[0])
         document, *texts = piece
@@ -185,9 +178,8 @@ class WritingEnvironment(RowTasks, Environment):
         worst = {name: min(one[name] for one in measured) for name in (*MEASURES, "quality")}
         factor = worst["quality"] if self.quality else 1.0
         components = {name: gate_rewards[name] * factor for name in GATES} | worst
-        return Reward(
-            sum(gate_rewards.values()) * factor, components, {"gates": dict(gate_rewards)}
-        )
+        value = sum(gate_rewards.values()) * factor
+        return Reward(value, components, {"gates": dict(gate_rewards)})
 
     @property
     def _document(self) -> str:
@@ -205,9 +197,8 @@ class WritingEnvironment(RowTasks, Environment):
         if agent is not None or not self._results:
             return None
         low, high = self.rules.words
-        rows: list[Sequence[Cell]] = [
-            (f"words ({low} to {high})", *(count for count, _ in self._results))
-        ]
+        counts = (count for count, _ in self._results)
+        rows: list[Sequence[Cell]] = [(f"words ({low} to {high})", *counts)]
         for name in (*GATES, *MEASURES, "quality"):
             rows.append((name, *((float(scores[name]), "num") for _, scores in self._results)))
         return table(rows, ("", *self.agents))

@@ -3,7 +3,7 @@ for any genuine text and decreases to 0; they depend on words only and use no mo
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from mrlm.core.content import content
@@ -81,13 +81,8 @@ def _language(text: str, words: Sequence[str]) -> float:
     low, high = _WORDS_OF_SENTENCE
     whole = sum(len(part) for part in parts if low <= len(part) <= high) / len(words)
     crowded = sum(_is_crowded(part) for part in parts) / len(parts)
-    return (
-        _REAL(real)
-        * _FUNCTION(joining)
-        * _WHOLE(whole)
-        * _MISPLACED(misplaced(parts))
-        * max(0.0, 1.0 - 2.0 * crowded)
-    )
+    scores = (_REAL(real), _FUNCTION(joining), _WHOLE(whole), _MISPLACED(misplaced(parts)))
+    return math.prod(scores) * max(0.0, 1.0 - 2.0 * crowded)
 
 
 def _relevance(text: str, source: str, rules: WritingRules) -> float:
@@ -136,12 +131,10 @@ _NEVER: dict[str, frozenset[str]] = {
 
 def misplaced(parts: Sequence[Sequence[str]]) -> float:
     """Fraction of the function words in tokenised sentences whose next word cannot follow them."""
-    flags = list(_judged(parts))
+    flags = [
+        following in _NEVER[word]
+        for part in parts
+        for word, following in pairwise([*part, END])
+        if word in _NEVER
+    ]
     return sum(flags) / len(flags) if flags else 0.0
-
-
-def _judged(parts: Sequence[Sequence[str]]) -> Iterator[bool]:
-    for part in parts:
-        for word, following in zip(part, [*part[1:], END], strict=True):
-            if word in _NEVER:
-                yield following in _NEVER[word]

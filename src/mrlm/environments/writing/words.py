@@ -6,17 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from mrlm.core.content import content
 
-
-def word_set(text: str) -> frozenset[str]:
-    """The set of words of a space-separated text."""
-    return frozenset(text.split())
-
-
 _LISTS = content(__file__)
 TRANSITIONS: dict[str, list[str]] = _LISTS["transitions"]
 """Category -> words and phrases that belong only to it."""
 
-FUNCTION_WORDS = word_set(_LISTS["function_words"])
+FUNCTION_WORDS = frozenset[str](_LISTS["function_words"].split())
 
 _UNSPACED = re.compile(  # Thai, Lao, Myanmar, Khmer, kana, and Chinese characters
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
