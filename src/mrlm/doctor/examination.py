@@ -34,13 +34,10 @@ def make_rules(settings: Settings | None = None) -> dict[str, Rule]:
     """
     remaining = dict(settings or {})
     made: dict[str, Rule] = {}
-    for name in [
-        *registry.names("rules"),
-        *(rule_name for rule_name in remaining if ":" in rule_name),
-    ]:
+    for name in [*registry.names("rules"), *(given for given in remaining if ":" in given)]:
         options = remaining.pop(name, {})
         if options is not False:
-            made[name] = _make(name, {} if options is True else options)
+            made[name] = _make(name, options)
     for name in remaining:
         registry.load("rules", name)  # raises: it does not exist
     return made
