@@ -48,9 +48,7 @@ class FirstLook:
     @torch.no_grad()
     def add(self, batch: Batch, logprobs: Tensor) -> None:
         """Adds a batch with the trainer's log-probs (N,); `tally` has turns with `old_logprobs`."""
-        turns = [
-            turn.old_logprobs is None and comparable(turn, self.version) for turn in batch.turns
-        ]
+        turns = [t.old_logprobs is None and comparable(t, self.version) for t in batch.turns]
         if not any(turns):
             return
         counted = np.array(turns)[batch.host["turn"]]
@@ -83,13 +81,11 @@ def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
     has those of the weights by policy; turns of other policies are skipped."""
     sums: Tally = {}
     for turn in turns:
-        if turn.old_logprobs is None or turn.policy not in versions or not turn.trained:
-            continue
-        if not comparable(turn, versions[turn.policy]):
-            continue
-        value = float(_divergence_of(turn).sum())
-        key = (turn.policy, role_of(turn.agent))
-        sums[key] = sums.get(key, Mean()) + Mean(value, len(turn))
+        known = turn.old_logprobs is not None and turn.policy in versions and turn.trained
+        if known and comparable(turn, versions[turn.policy]):
+            value = float(_divergence_of(turn).sum())
+            key = (turn.policy, role_of(turn.agent))
+            sums[key] = sums.get(key, Mean()) + Mean(value, len(turn))
     return sums
 
 
@@ -114,11 +110,8 @@ def mismatch_metrics(tallies: Sequence[Tally], policies: Sequence[str]) -> dict[
             names += [agent] * (len(agents) > 1 and agent not in policies)
             for name in names:
                 sums[name] = sums.get(name, Mean()) + mean
-    return {
-        f"{MISMATCH}/{name}".rstrip("/"): float(mean.value)
-        for name, mean in sums.items()
-        if mean.weight
-    }
+    numbers = {name: float(mean.value) for name, mean in sums.items() if mean.weight}
+    return {f"{MISMATCH}/{name}".rstrip("/"): value for name, value in numbers.items()}
 
 
 def lag_kl(turns: Iterable[Turn]) -> dict[str, float]:
