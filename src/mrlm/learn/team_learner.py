@@ -249,7 +249,11 @@ class TeamLearner:
         algorithm, left = self.algorithm, list(stage)
         for _ in range(algorithm.update_epochs):
             parts = [
-                [*minibatches(algorithm.samples(groups, each.policy), algorithm.num_minibatches, rng)]
+                [
+                    *minibatches(
+                        algorithm.samples(groups, each.policy), algorithm.num_minibatches, rng
+                    )
+                ]
                 for each in left
             ]
             moved: dict[str, float] = {}

@@ -98,9 +98,8 @@ class RolloutReader(PlayReader):
                     turn.agent, turn.trained = agent, self._trains(agent)
                 spoken.setdefault(turn.agent, []).append(turn)
             for speaker, agent_turns in (spoken or {agent: []}).items():
-                parts[speaker] = replace(
-                    rollout, agent=speaker, policy=self.policy, turns=agent_turns
-                )
+                own = {"agent": speaker, "policy": self.policy, "turns": agent_turns}
+                parts[speaker] = replace(rollout, **own)
         return Episode.recorded(str(index), Task(task), parts)
 
     def _played(self, episode: Episode, sources: Sources) -> Episode:
@@ -130,9 +129,7 @@ class RolloutReader(PlayReader):
         if by_hand and (not turns or any(turn is not None for _, turn in links)):
             name = rollout.agent or "agent"
             written = transcript_turns(self.chat, rollout.messages, name, self.policy, self.agents)
-            turns += [
-                turn for turn in written if turn.message is not None and turn.message.turn is None
-            ]
+            turns += [x for x in written if x.message is not None and x.message.turn is None]
             turns.sort(key=lambda turn: len(turn.prompt_ids))
             if rollout.turns:  # number recorded and hand-written turns together
                 for step, turn in enumerate(turns):
@@ -305,12 +302,8 @@ def check_usable(episodes: Sequence[Episode], rewards: Sequence[object] | None) 
     if episodes and not any(not other.failed and other.scored for other in episodes):
         raise ConfigError(f"no reward is a finite number: {first}; rewards must be finite numbers")
     if wrong:
-        log.warning(
-            "%s; %d of %d rollouts without a finite reward are skipped",
-            first,
-            len(wrong),
-            len(episodes),
-        )
+        text = "%s; %d of %d rollouts without a finite reward are skipped"
+        log.warning(text, first, len(wrong), len(episodes))
 
 
 def opening_of(play: Play) -> Any:
