@@ -204,16 +204,12 @@ class MAGRPO(PolicyGradient):
         reference, independent = group.greedy, self.returns == "independent"
         if reference is None:
             return
+        by = "episode" if self.baseline_by == "episode" else "turn"
         for agent, agent_members in members(group).items():
             spoke, alone = reference.rollouts.get(agent), [0.0]
             if spoke is not None:
                 alone = turn_returns(reference, spoke, spoke.turns, self.gamma, independent)
-            by = "episode" if self.baseline_by == "episode" else "turn"
-            rows = [
-                turn_returns(*member, trained_turns(member[1]), self.gamma, independent)
-                for member in agent_members
-            ]
-            compare_greedy(agent_members, rows, alone, by)
+            compare_greedy(agent_members, self._returns(agent_members, tree=False), alone, by)
 
 
 PLUGIN = MAGRPO

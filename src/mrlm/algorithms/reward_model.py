@@ -70,9 +70,7 @@ class BradleyTerry(Algorithm):
         )
 
     def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
-        ends = [
-            PreferencePair([scored(pair.chosen)], [scored(pair.rejected)]) for pair in self.pairs
-        ]
+        ends = [PreferencePair([scored(x.chosen)], [scored(x.rejected)]) for x in self.pairs]
         return pair_samples(ends, policy)
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
