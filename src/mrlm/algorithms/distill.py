@@ -193,8 +193,8 @@ class Distill(Algorithm):
         }
         total = parts.sum()
         metrics = {name: x.sum() / batch.totals.tokens for name, x in tokens.items()}
-        tokens[PART] = parts.detach()
-        return Loss(total, {"policy_loss": total.detach(), **metrics}, tokens)
+        by_token = {PART: parts.detach(), **tokens}
+        return Loss(total, {"policy_loss": total.detach(), **metrics}, by_token)
 
     def _measure(self, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """The divergence (M,) of a policy and a teacher with log-probs (M, V), and the weights of
