@@ -194,10 +194,7 @@ class MAGRPO(PolicyGradient):
         independent = self.returns == "independent"
         if tree:
             return tree_returns(members, self.gamma, independent)
-        return [
-            turn_returns(*member, trained_turns(member[1]), self.gamma, independent)
-            for member in members
-        ]
+        return [turn_returns(*x, trained_turns(x[1]), self.gamma, independent) for x in members]
 
     def _credit_greedy(self, group: Group) -> None:
         """Credit against the greedy episode; an agent that did not act in it has return 0 there."""

@@ -76,10 +76,8 @@ class BradleyTerry(Algorithm):
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
         assert outputs.values is not None
         units, pair = torch.unique(batch.unit, return_inverse=True)
-        chosen, rejected = (
-            ops.segment_sum(outputs.values * side, pair, len(units))
-            for side in (batch.advantages > 0, batch.advantages < 0)
-        )
+        sides = [outputs.values * side for side in (batch.advantages > 0, batch.advantages < 0)]
+        chosen, rejected = (ops.segment_sum(side, pair, len(units)) for side in sides)
         losses = -logsigmoid(chosen - rejected)
         if self.center_rewards_coefficient:
             losses = losses + self.center_rewards_coefficient * (chosen + rejected).square()

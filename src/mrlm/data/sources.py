@@ -266,7 +266,7 @@ def _hub_rows(preset: DatasetPreset, split: str | None, lazy: bool) -> Iterator[
     load = partial(datasets.load_dataset, preset.hub, config, **arguments)
     try:
         try:
-            loaded = load(streaming=lazy)
+            loaded = load(streaming=True) if lazy else load()
         except ConnectionError:
             if not lazy:
                 raise

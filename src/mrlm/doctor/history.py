@@ -105,9 +105,7 @@ class History:
         """Metrics whose names match a pattern -> its first group."""
         seen, matches = self._matches.get(pattern, (0, {}))
         if seen < len(self._columns):
-            new = (
-                (name, re.fullmatch(pattern, name)) for name in islice(self._columns, seen, None)
-            )
+            new = ((x, re.fullmatch(pattern, x)) for x in islice(self._columns, seen, None))
             more = {name: match[1] for name, match in new if match}
             matches = dict(sorted({**matches, **more}.items())) if more else matches
             self._matches[pattern] = len(self._columns), matches

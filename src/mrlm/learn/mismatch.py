@@ -116,12 +116,8 @@ def mismatch_metrics(tallies: Sequence[Tally], policies: Sequence[str]) -> dict[
 
 def lag_kl(turns: Iterable[Turn]) -> dict[str, float]:
     """`lag/kl`: divergence of policies from the older weights that sampled, if known."""
-    gaps = [
-        _divergence_of(turn).numpy()
-        for turn in turns
-        if turn.lag > 0 and turn.trained and turn.old_logprobs is not None
-        if comparable(turn, turn.version)
-    ]
+    aged = (x for x in turns if x.lag > 0 and x.trained and x.old_logprobs is not None)
+    gaps = [_divergence_of(turn).numpy() for turn in aged if comparable(turn, turn.version)]
     return {"lag/kl": float(np.concatenate(gaps).mean())} if gaps else {}
 
 

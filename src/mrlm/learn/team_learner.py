@@ -248,14 +248,8 @@ class TeamLearner:
     ) -> Iterator[LossTensor]:
         algorithm, left = self.algorithm, list(stage)
         for _ in range(algorithm.update_epochs):
-            parts = [
-                [
-                    *minibatches(
-                        algorithm.samples(groups, each.policy), algorithm.num_minibatches, rng
-                    )
-                ]
-                for each in left
-            ]
+            samples = [algorithm.samples(groups, each.policy) for each in left]
+            parts = [[*minibatches(every, algorithm.num_minibatches, rng)] for every in samples]
             moved: dict[str, float] = {}
             for step in zip_longest(*parts):
                 pairs = [(each, part) for each, part in zip(left, step, strict=True) if part]

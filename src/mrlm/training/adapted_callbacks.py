@@ -136,13 +136,9 @@ def _adapted(index: int, callback: Any) -> Callback:
         raise ConfigError(
             f"{where}: derive it from mrlm.Callback (docs/callbacks.md has its hooks)"
         )
-    others = [
-        name
-        for name in vars(base)
-        if name.startswith("on_")
-        and name not in (*HOOKS, "on_init_end")
-        and getattr(type(callback), name) is not getattr(base, name)
-    ]
+    hooks = [name for name in vars(base) if name.startswith("on_")]
+    given = [name for name in hooks if getattr(kind, name) is not getattr(base, name)]
+    others = [name for name in given if name not in (*HOOKS, "on_init_end")]
     if others:
         raise ConfigError(
             f"{where}: a run has no hook {', '.join(others)}; derive it from mrlm.Callback "

@@ -116,14 +116,8 @@ def _without(run: Run, learners: Sequence[Learner | Frozen]) -> list[Learner | F
 
 
 async def _load(run: Run, learners: Sequence[Learner | Frozen]) -> None:
-    await asyncio.gather(
-        *(
-            run.engines[learner.policy].load_weights(
-                learner.policy, learner.weights(), learner.version
-            )
-            for learner in learners
-        )
-    )
+    loads = (run.engines[x.policy].load_weights(x.policy, x.weights(), x.version) for x in learners)
+    await asyncio.gather(*loads)
 
 
 async def gaps(
@@ -131,9 +125,7 @@ async def gaps(
 ) -> list[Gap]:
     """Differences between engines and learners, for every engine that has weights, over all
     processes. Arguments of `exchange`; `attempt` counts earlier proofs of the same weights."""
-    limits = {
-        member.policy: run.engines[member.policy].tolerance(member.policy) for member in learners
-    }
+    limits = {x.policy: run.engines[x.policy].tolerance(x.policy) for x in learners}
     proven = [member for member in learners if limits[member.policy] is not None]
     by_engine: dict[int, tuple[Engine, list[Request]]] = {}
     trained: dict[str, list[Turn]] = {}

@@ -248,9 +248,4 @@ class MixedCritic(Critic):
 
     def _state(self) -> dict[str, Tensor]:
         parts: dict[str, Any] = {"team": self.team, "target": self.target}
-        return {
-            f"{part}.{name}": tensor
-            for part, network in parts.items()
-            if network is not None
-            for name, tensor in network.state_dict().items()
-        }
+        return dict(torch.nn.ModuleDict(parts).state_dict())
