@@ -163,7 +163,8 @@ def examination_of(
     recorded = read_run(folder)
     twin = None if centralised is None else History(read_run(centralised).metrics)
     raised: list[Alarm] = []
-    config = _config(recorded.folder)
+    path = recorded.folder / "config.yaml"
+    config = read_settings(path) if path.is_file() else {}
     if rules is None:
         rules = config.get("training", {}).get("doctor_rules", {})
     examination = Examination(make_rules(rules), twin, config)
@@ -171,12 +172,6 @@ def examination_of(
         examination.see(recorded.rows([row["step"]]))
         raised += examination.examine(row)
     return examination, raised
-
-
-def _config(folder: Path) -> Mapping[str, Any]:
-    """The config of a run folder."""
-    path = folder / "config.yaml"
-    return read_settings(path) if path.is_file() else {}
 
 
 def _policies(rows: Rows) -> dict[str, str]:

@@ -148,10 +148,8 @@ def _against(
     player, strength of the other and its standard deviation, games, score)."""
     rows: list[tuple[float, float, float, float, float]] = []
     for one, other, tally in results.pairs():
-        for player, met, won in (
-            (one, other, tally.score),
-            (other, one, tally.games - tally.score),
-        ):
+        sides = (one, other, tally.score), (other, one, tally.games - tally.score)
+        for player, met, won in sides:
             if player in index and met in settled:
                 rating, low, high = settled[met]
                 strength, spread = (rating - ANCHOR) / SCALE, (high - low) / (2 * Z * SCALE)

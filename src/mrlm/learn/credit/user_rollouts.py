@@ -98,8 +98,9 @@ class RolloutReader(PlayReader):
                     turn.agent, turn.trained = agent, self._trains(agent)
                 spoken.setdefault(turn.agent, []).append(turn)
             for speaker, agent_turns in (spoken or {agent: []}).items():
-                own = {"agent": speaker, "policy": self.policy, "turns": agent_turns}
-                parts[speaker] = replace(rollout, **own)
+                parts[speaker] = replace(
+                    rollout, agent=speaker, policy=self.policy, turns=agent_turns
+                )
         return Episode.recorded(str(index), Task(task), parts)
 
     def _played(self, episode: Episode, sources: Sources) -> Episode:

@@ -104,9 +104,8 @@ class LeanForward:
     ) -> tuple[Tensor, Owners]:
         """The tokens that the head reads, tree by tree, and their adapters."""
         trees = [plot.tree for plot in forest]
-        sizes = [len(tree.needed) for tree in trees]
-        starts = np.cumsum([0, *sizes])
-        indices = [start + np.arange(size) for start, size in zip(starts, sizes, strict=False)]
+        ends = np.cumsum([len(tree.needed) for tree in trees])
+        indices = np.split(np.arange(ends[-1]), ends[:-1])
         device = trees[0].ids.device
         owners = owners_of([plot.adapter for plot in forest], indices, device)
         if len(trees) == 1:

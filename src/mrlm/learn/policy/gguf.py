@@ -146,8 +146,9 @@ def convert(file: Path, folder: Path) -> None:
         with quietly():
             tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
             _set_special_tokens(tokenizer, reader)
-            source["dtype"] = torch.float32
-            loaded = AutoModelForCausalLM.from_pretrained(file.parent, **source)
+            loaded = AutoModelForCausalLM.from_pretrained(
+                file.parent, dtype=torch.float32, **source
+            )
     except Exception as error:
         raise ModelError(f"{file}: the GGUF file cannot be read: {first_line(error)}") from error
     config = loaded.config
