@@ -109,7 +109,8 @@ class MAGRPO(PolicyGradient):
         if self.spec.sampling.siblings and self.group_size < 2:
             raise ConfigError(
                 f"baseline={self.baseline!r} compares siblings, and group_size is "
-                f"{self.group_size}; set it to 2 or more, or baseline to 'none' or 'remax_greedy'"
+                f"{self.group_size}; set it to 2 or more, or baseline to 'none' or 'remax_greedy' "
+                "without whiten_advantages"
             )
         if self.baseline_by is not None and self.baseline == "none":
             raise ConfigError(
@@ -130,11 +131,6 @@ class MAGRPO(PolicyGradient):
             raise ConfigError(
                 "whiten_advantages divides by the deviation over siblings, and baseline="
                 "'remax_greedy' has none; set baseline=mean, or remove it"
-            )
-        if self.whiten_advantages and self.group_size < 2:
-            raise ConfigError(
-                "whiten_advantages divides by the deviation over siblings, and group_size is 1; "
-                "set it to 2 or more, or remove it"
             )
         if self.joint_mode == "cross" and self.baseline == "remax_greedy":
             raise ConfigError(
