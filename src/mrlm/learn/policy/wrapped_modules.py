@@ -136,8 +136,9 @@ def interface_of(model: Any) -> Interface:
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
     foreign = not hasattr(inner, "base_model_prefix")
     backbone = getattr(inner, getattr(inner, "base_model_prefix", ""), None)
-    deep = open_ended and backbone is not None
-    inside = inspect.signature(backbone.forward).parameters if deep else accepted
+    inside = accepted
+    if open_ended and backbone is not None:
+        inside = inspect.signature(backbone.forward).parameters
 
     def takes(name: str) -> bool:
         return name in accepted or (open_ended and not foreign)
