@@ -198,12 +198,13 @@ def _optimizer(
     groups: list[dict[str, Any]], settings: LearnerSettings, sharded: bool
 ) -> torch.optim.Optimizer:
     """The optimiser of some groups of parameters."""
-    decay, betas = settings.weight_decay, settings.betas
+    decay, decoupled = settings.weight_decay, settings.optimizer == "adamw"
     if settings.optimizer == "sgd":  # shards have no fused step
         return torch.optim.SGD(groups, weight_decay=decay, fused=not sharded)
-    kind = HostAdam if settings.offload else torch.optim.Adam
-    how = {"fused": True, "decoupled_weight_decay": settings.optimizer == "adamw"}
-    return kind(groups, betas=betas, weight_decay=decay, **how)
+    how: dict[str, Any] = {"betas": settings.betas, "weight_decay": decay, "fused": True}
+    if settings.offload:
+        return HostAdam(groups, decoupled_weight_decay=decoupled, **how)
+    return (torch.optim.AdamW if decoupled else torch.optim.Adam)(groups, **how)
 
 
 class Trainee:
