@@ -19,7 +19,6 @@ from pydantic import Field
 
 from mrlm.algorithms.grpo import GroupRelative
 from mrlm.core.episodes import Group
-from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import settings
@@ -58,6 +57,7 @@ class ATGRPO(GroupRelative, PolicyGradient):
     filter: Literal["none", "zero_variance", "variance", "deviation"] = "none"
     filter_ratio: float = Field(default=0.25, ge=0, lt=1)
 
+    scales: ClassVar[tuple[str, ...]] = ("group", "none")
     decides: ClassVar[tuple[str, ...]] = ("key", "rewards")
 
     matters: ClassVar[Mapping[str, Matters]] = {
@@ -66,14 +66,6 @@ class ATGRPO(GroupRelative, PolicyGradient):
             "filter leaves out no fraction; set filter=variance or deviation, or remove it",
         )
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.scale_rewards == "batch":
-            raise ConfigError(
-                "scale_rewards='batch' is the standard deviation over whole episodes, and at_grpo "
-                "compares the answers to one state; use 'group' or 'none'"
-            )
 
     @property
     def spec(self) -> Spec:

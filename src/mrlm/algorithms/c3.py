@@ -61,17 +61,16 @@ class C3(PolicyGradient):
         return replace(super().spec, sampling=SamplingPlan(replays=request))
 
     def credit_group(self, group: Group) -> None:
+        alone = self.baseline == "leave_one_out"
         for answers in decisions(group):
             count = sum(is_trained(turn) for turn in answers[0][0].turns)
             scale = count / min(count, self.decisions or count)
-            returns = np.array(
-                [discounted(e.step_rewards, self.gamma)[turn.step] for e, turn in answers]
-            )
-            estimator = leave_one_out if self.baseline == "leave_one_out" else centred
-            advantages = estimator(returns)
+            to_go = [discounted(e.step_rewards, self.gamma)[turn.step] for e, turn in answers]
+            returns = np.array(to_go)
             others, text = len(answers), "{} - mean of {} answers to this decision {} = {:+}"
-            if self.baseline == "leave_one_out":
+            if alone:
                 others, text = others - 1, text.replace("of {} answers", "of the {} other answers")
+            advantages = (leave_one_out if alone else centred)(returns)
             for (_, turn), value, less in zip(answers, returns, advantages, strict=True):
                 turn.returns, turn.advantages = float(value), float(scale * less)
                 because(turn, text, value, others, value - less, less)

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
 from pydantic import Field
 
 from mrlm.algorithms.grpo import GroupRelative
@@ -80,22 +81,17 @@ class CCPO(GroupRelative, PolicyGradient):
         outcomes = outcomes_without(group)
         for agent, agent_members in members(group).items():
             credit = [self.contribution(e, agent, outcomes.get(e.id, {})) for e, _ in agent_members]
-            scored = [
-                (member, c)
-                for member, c in zip(agent_members, credit, strict=True)
-                if c is not None
-            ]
+            pairs = zip(agent_members, credit, strict=True)
+            scored = [(member, value) for member, value in pairs if value is not None]
             scores = [self._score(member, value) for member, value in scored]
-            compared = (
-                self.compared(scores) if several(m for m, _ in scored) else [0.0] * len(scored)
-            )
+            apart = several(member for member, _ in scored)
+            compared = self.compared(scores) if apart else np.zeros(len(scored))
             for (member, value), score, advantage in zip(scored, scores, compared, strict=True):
                 assign(member[1], advantage)
                 turns = trained_turns(member[1])
                 for turn in turns:
                     text = "team {}, contribution {}, process {}: score {}"
-                    numbers = (member[0].reward, value, self.process(member), score)
-                    because(turn, text, *numbers)
+                    because(turn, text, member[0].reward, value, self.process(member), score)
                 against(turns, score, scores, advantage)
 
     def _score(self, member: Member, contribution: float) -> float:

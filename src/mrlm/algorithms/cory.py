@@ -14,6 +14,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -99,10 +100,9 @@ class CORY(PPO):
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         scores_of: dict[str, list[float]] = {}
-        for members in self.successions(groups).values():
-            for episode, rollout in members:
-                score = sum(self._shared(episode, rollout))
-                scores_of.setdefault(_policy(rollout), []).append(score)
+        for episode, rollout in chain.from_iterable(self.successions(groups).values()):
+            score = sum(self._shared(episode, rollout))
+            scores_of.setdefault(_policy(rollout), []).append(score)
         moments = ops.global_moments({policy: np.array(x) for policy, x in scores_of.items()})
         for policy, stats in sorted(moments.items()):
             seen = self.scores.setdefault(policy, RunningStats())

@@ -131,11 +131,9 @@ class Distill(Algorithm):
     @property
     def spec(self) -> Spec:
         sampled = self.divergence == "sampled"
+        others = None if self.lmbda == 1 else (self.sampler, 1 - self.lmbda)
         return Spec(
-            SamplingPlan(
-                siblings=self.reward_weight > 0,
-                others=None if self.lmbda == 1 else (self.sampler, 1 - self.lmbda),
-            ),
+            SamplingPlan(siblings=self.reward_weight > 0, others=others),
             columns=frozenset({"ref_logprobs"} if sampled else ()),
             compares=not sampled,
             reveals=tuple(self.privileged),
@@ -195,9 +193,8 @@ class Distill(Algorithm):
         }
         total = parts.sum()
         metrics = {name: x.sum() / batch.totals.tokens for name, x in tokens.items()}
-        return Loss(
-            total, {"policy_loss": total.detach(), **metrics}, {PART: parts.detach(), **tokens}
-        )
+        by_token = {PART: parts.detach(), **tokens}
+        return Loss(total, {"policy_loss": total.detach(), **metrics}, by_token)
 
     def _measure(self, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """The divergence (M,) of a policy and a teacher with log-probs (M, V), and the weights of

@@ -135,8 +135,7 @@ class DPO(Algorithm):
         shares["entropy"] = entropy.sum() / batch.totals.tokens
         weighted = weights * losses
         parts = pair_parts(weighted / batch.totals.units, pair)
-        total = weighted.sum() / batch.totals.units
-        return Loss(total, shares, {PART: parts, "entropy": entropy})
+        return Loss(weighted.sum() / batch.totals.units, shares, {PART: parts, "entropy": entropy})
 
     def pair_loss(self, margin: Tensor) -> Tensor:
         """Loss of each pair from its margin `d` (pairs,)."""

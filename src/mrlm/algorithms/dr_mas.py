@@ -71,13 +71,9 @@ class DrMAS(GroupRelative, PolicyGradient):
 
     def turn_scores(self, episode: Episode, rollout: Rollout) -> list[float]:
         """Score of each trained turn of a rollout."""
-        score = self.score(episode, rollout)
-        return [
-            score - self.invalid_penalty
-            if any(turn.components.get(name, 1.0) < 0.5 for name in VALID)
-            else score
-            for turn in trained_turns(rollout)
-        ]
+        score, turns = self.score(episode, rollout), trained_turns(rollout)
+        wrong = [any(turn.components.get(name, 1.0) < 0.5 for name in VALID) for turn in turns]
+        return [score - self.invalid_penalty if each else score for each in wrong]
 
 
 PLUGIN = DrMAS

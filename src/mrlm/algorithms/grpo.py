@@ -171,10 +171,8 @@ class GroupRelative(Algorithm, GroupFilter):
         everyone = sides(all_members(groups), self.key)
         moments: dict[str, ops.Moments] = {}
         if self.scale_rewards == "batch":
-            scores = {
-                side: [self.score(*member) for member in row] for side, row in everyone.items()
-            }
-            moments = ops.global_moments({side: np.array(row) for side, row in scores.items()})
+            scores = {k: np.array([self.score(*x) for x in row]) for k, row in everyone.items()}
+            moments = ops.global_moments(scores)
         for side, side_members in everyone.items():
             for turn in (turn for _, rollout in side_members for turn in trained_turns(rollout)):
                 if side in moments and turn.advantages is not None:

@@ -106,9 +106,8 @@ class HAPPO(MAPPO, CarryOver):
             await learner.rescore(groups)
         updated = frozenset(learner.policy for learner in stage)
         left = frozenset(learner.policy for learner in waiting)
-        steps = [
-            step for group in groups for episode in group.valid for step in joint_steps(episode)
-        ]
+        episodes = [episode for group in groups for episode in group.valid]
+        steps = [step for episode in episodes for step in joint_steps(episode)]
         factors = [factor for step in steps for factor in self.weigh(step, updated, left)]
         name = "+".join(sorted(updated))
         return {f"compound_factor/{name}": float(np.mean(factors))} if factors else {}
@@ -122,15 +121,12 @@ class HAPPO(MAPPO, CarryOver):
         for turn in step.trained:
             if turn.policy in updated:
                 moved.setdefault(turn.agent, []).append(turn)
-        factors: list[float] = []
-        for turn in step.trained:
-            if turn.policy not in waiting or turn.advantages is None:
-                continue
-            weight = math.prod(map(self._factor, moved.values()))
+        later = [x for x in step.trained if x.policy in waiting and x.advantages is not None]
+        weight = math.prod(map(self._factor, moved.values())) if later else 1.0
+        for turn in later:
             turn.advantages = column(turn, "advantages") * weight
             because(turn, "* factor of earlier agents {} = {:+}", weight, turn.advantages)
-            factors.append(weight)
-        return factors
+        return [weight] * len(later)
 
     def _factor(self, turns: Sequence[Turn]) -> float:
         """`pi_new / pi_old` of an agent's turns in a joint step."""

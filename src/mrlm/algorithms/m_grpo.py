@@ -89,11 +89,10 @@ class MGRPO(GroupRelative, PolicyGradient):
         compared = self.compared(scores) if several(members) else np.zeros(len(scores))
         places = np.cumsum(counts) - counts
         for (turns, score), count, start in zip(rows, counts, places, strict=True):
-            if count:
-                for turn in turns:
-                    turn.advantages = float(count * compared[start])
-                against(turns, score, scores, float(compared[start]), "aligned calls")
-                for turn in turns if count > 1 else ():
+            for turn in turns if count else ():
+                turn.advantages = float(count * compared[start])
+                against([turn], score, scores, float(compared[start]), "aligned calls")
+                if count > 1:
                     because(turn, "x {} times aligned = {:+}", count, turn.advantages)
 
 

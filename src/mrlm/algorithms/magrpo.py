@@ -109,7 +109,8 @@ class MAGRPO(PolicyGradient):
         if self.spec.sampling.siblings and self.group_size < 2:
             raise ConfigError(
                 f"baseline={self.baseline!r} compares siblings, and group_size is "
-                f"{self.group_size}; set it to 2 or more, or baseline to 'none' or 'remax_greedy'"
+                f"{self.group_size}; set it to 2 or more, or baseline to 'none' or 'remax_greedy' "
+                "without whiten_advantages"
             )
         if self.baseline_by is not None and self.baseline == "none":
             raise ConfigError(
@@ -130,11 +131,6 @@ class MAGRPO(PolicyGradient):
             raise ConfigError(
                 "whiten_advantages divides by the deviation over siblings, and baseline="
                 "'remax_greedy' has none; set baseline=mean, or remove it"
-            )
-        if self.whiten_advantages and self.group_size < 2:
-            raise ConfigError(
-                "whiten_advantages divides by the deviation over siblings, and group_size is 1; "
-                "set it to 2 or more, or remove it"
             )
         if self.joint_mode == "cross" and self.baseline == "remax_greedy":
             raise ConfigError(
@@ -194,26 +190,19 @@ class MAGRPO(PolicyGradient):
         independent = self.returns == "independent"
         if tree:
             return tree_returns(members, self.gamma, independent)
-        return [
-            turn_returns(*member, trained_turns(member[1]), self.gamma, independent)
-            for member in members
-        ]
+        return [turn_returns(*x, trained_turns(x[1]), self.gamma, independent) for x in members]
 
     def _credit_greedy(self, group: Group) -> None:
         """Credit against the greedy episode; an agent that did not act in it has return 0 there."""
         reference, independent = group.greedy, self.returns == "independent"
         if reference is None:
             return
+        by = "episode" if self.baseline_by == "episode" else "turn"
         for agent, agent_members in members(group).items():
             spoke, alone = reference.rollouts.get(agent), [0.0]
             if spoke is not None:
                 alone = turn_returns(reference, spoke, spoke.turns, self.gamma, independent)
-            by = "episode" if self.baseline_by == "episode" else "turn"
-            rows = [
-                turn_returns(*member, trained_turns(member[1]), self.gamma, independent)
-                for member in agent_members
-            ]
-            compare_greedy(agent_members, rows, alone, by)
+            compare_greedy(agent_members, self._returns(agent_members, tree=False), alone, by)
 
 
 PLUGIN = MAGRPO

@@ -87,11 +87,7 @@ class MARFT(PPO):
 
     def successions(self, groups: Sequence[Group]) -> dict[str, list[Member]]:
         chains = [(episode, chain(episode)) for group in groups for episode in group.valid]
-        team_members = [
-            (episode, rollout)
-            for episode, rollout in chains
-            if math.isfinite(episode.reward) and trained_turns(rollout)
-        ]
+        team_members = [(e, r) for e, r in chains if math.isfinite(e.reward) and trained_turns(r)]
         return {"team": team_members} if team_members else {}
 
     def policies_of(self, found: Mapping[str, Sequence[Member]]) -> dict[str, str]:

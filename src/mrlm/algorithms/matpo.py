@@ -49,11 +49,8 @@ class MATPO(GroupRelative, PolicyGradient):
 
     def credit_group(self, group: Group) -> None:
         planner = self.planner or group.agents[0]
-        episodes = [
-            episode
-            for episode in group.valid
-            if planner in episode.rollouts and math.isfinite(episode.rollouts[planner].reward)
-        ]
+        acted = [episode for episode in group.valid if planner in episode.rollouts]
+        episodes = [e for e in acted if math.isfinite(e.rollouts[planner].reward)]
         rewards = np.array([self.score(episode, episode.rollouts[planner]) for episode in episodes])
         rows = zip(episodes, rewards, self.compared(rewards), strict=True)
         for episode, reward, advantage in rows:

@@ -70,18 +70,14 @@ class BradleyTerry(Algorithm):
         )
 
     def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
-        ends = [
-            PreferencePair([scored(pair.chosen)], [scored(pair.rejected)]) for pair in self.pairs
-        ]
+        ends = [PreferencePair([scored(x.chosen)], [scored(x.rejected)]) for x in self.pairs]
         return pair_samples(ends, policy)
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
         assert outputs.values is not None
         units, pair = torch.unique(batch.unit, return_inverse=True)
-        chosen, rejected = (
-            ops.segment_sum(outputs.values * side, pair, len(units))
-            for side in (batch.advantages > 0, batch.advantages < 0)
-        )
+        sides = [outputs.values * side for side in (batch.advantages > 0, batch.advantages < 0)]
+        chosen, rejected = (ops.segment_sum(side, pair, len(units)) for side in sides)
         losses = -logsigmoid(chosen - rejected)
         if self.center_rewards_coefficient:
             losses = losses + self.center_rewards_coefficient * (chosen + rejected).square()

@@ -58,11 +58,7 @@ class RLOO(PolicyGradient):
 
     def credit_group(self, group: Group) -> None:
         for agent_members in members(group).values():
-            scores = [self.score(rollout) for _, rollout in agent_members]
-            rows = [
-                [score] * len(trained_turns(rollout))
-                for score, (_, rollout) in zip(scores, agent_members, strict=True)
-            ]
+            rows = [[self.score(x)] * len(trained_turns(x)) for _, x in agent_members]
             compare(agent_members, rows, self.baseline_by, "leave_one_out", noted=False)
 
 

@@ -67,10 +67,9 @@ class RouterR1(PPO):
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.cost_coef:
-            local_costs = [
-                _cost(rollout) for row in all_members(groups).values() for _, rollout in row
-            ]
-            everywhere = [cost for part in ops.global_gather(local_costs) for cost in part]
+            members = [member for row in all_members(groups).values() for member in row]
+            parts = ops.global_gather([_cost(rollout) for _, rollout in members])
+            everywhere = [cost for part in parts for cost in part]
             if everywhere and all(cost is None for cost in everywhere):
                 raise TrainingError(
                     f"router_r1.cost_coef={self.cost_coef} weighs the cost of queries, but no "

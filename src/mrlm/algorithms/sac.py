@@ -16,6 +16,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -108,19 +109,17 @@ class SAC(PPO):
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         self.log_alphas = dict(self.next_log_alphas)
-        entropies = self._entropies(groups)
+        entropies, target = self._entropies(groups), self.target_entropy
         for policy, entropy in entropies.items():
-            target = self.target_entropy
             share = self.target_entropy_ratio * entropy if target is None else target
             self.targets.setdefault(policy, share)
         super().credit_batch(groups)
         self._note("alpha", {policy: self.alpha_of(policy) for policy in entropies})
         self._note("target_entropy", {policy: self.targets[policy] for policy in entropies})
-        for policy, entropy in entropies.items():
-            if self.auto_alpha:
-                # the loss of this iteration keeps the alpha that its rewards were computed with
-                step = ALPHA_LEARNING_RATE * (self.targets[policy] - entropy)
-                self.next_log_alphas[policy] = math.log(self.alpha_of(policy)) + step
+        # the loss of this iteration keeps the alpha that its rewards were computed with
+        for policy, entropy in entropies.items() if self.auto_alpha else ():
+            step = ALPHA_LEARNING_RATE * (self.targets[policy] - entropy)
+            self.next_log_alphas[policy] = math.log(self.alpha_of(policy)) + step
 
     def _note(self, name: str, numbers: dict[str, float]) -> None:
         """Log a number per policy, and the mean over policies, as updates do."""
@@ -132,8 +131,8 @@ class SAC(PPO):
     def _entropies(self, groups: Sequence[Group]) -> dict[str, float]:
         """Mean entropy of a trained token of each policy, over all processes."""
         sums: dict[str, list[float]] = {}
-        for agent_members in all_members(groups).values():
-            for turn in (turn for _, rollout in agent_members for turn in trained_turns(rollout)):
+        for _, rollout in chain.from_iterable(all_members(groups).values()):
+            for turn in trained_turns(rollout):
                 row = sums.setdefault(turn.policy, [0.0, 0.0])
                 row[0] += float(column(turn, "entropies").sum())
                 row[1] += len(turn)

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -88,10 +89,8 @@ class SFT(Algorithm):
             every=self.collect_every,
             min_reward=self.min_reward_threshold if self.filter_low_reward else None,
         )
-        agent_turns = self.mode != "world_model"
-        return Spec(
-            SamplingPlan(collection=collection), reads_old=False, trains_answers=agent_turns
-        )
+        plan, answers = SamplingPlan(collection=collection), self.mode != "world_model"
+        return Spec(plan, reads_old=False, trains_answers=answers)
 
     def credit(self, groups: Sequence[Group]) -> None:
         """Write the weights on copies, which replace the episodes in the groups: an episode that is
@@ -101,9 +100,7 @@ class SFT(Algorithm):
         rewritten: defaultdict[str, bool] = defaultdict(bool)
         for group in groups:
             group.episodes = [self._copied(episode) for episode in group]
-            for rollout in (
-                rollout for agent_members in members(group).values() for _, rollout in agent_members
-            ):
+            for _, rollout in chain.from_iterable(members(group).values()):
                 for turn in trained_turns(rollout):
                     kind = "world" if is_observation(turn) else "agent"
                     words.setdefault(f"{kind}:{turn.policy}", []).append(turn)
@@ -142,10 +139,8 @@ class SFT(Algorithm):
             turns = [turn for turn in rollout.turns if not is_observation(turn)]
             if self.mode != "behavioral_cloning":
                 turns = with_observations(turns, rollout.tail_ids)
-            copies = [
-                replace(t, sampling=_plain(t.sampling), advantages=None, returns=None)
-                for t in turns
-            ]
+            bare = {"advantages": None, "returns": None}
+            copies = [replace(turn, sampling=_plain(turn.sampling), **bare) for turn in turns]
             rollouts[agent] = replace(rollout, turns=copies)
         return replace(episode, rollouts=rollouts)
 

@@ -81,16 +81,12 @@ class SPIRAL(PolicyGradient):
             for member in members:
                 role = f"{member[0].environment}/{agent}" if member[0].environment else agent
                 by_role.setdefault(role, []).append(member)
-        rewards = {
-            role: [rollout.reward for _, rollout in members] for role, members in by_role.items()
-        }
+        rewards = {role: [rollout.reward for _, rollout in x] for role, x in by_role.items()}
         read = self._in_order(rewards) if self.per_sample_update else self._at_once(rewards)
         for role, members in by_role.items():
             for (_, rollout), baseline in zip(members, read[role], strict=True):
                 self._assign(rollout.reward, baseline, trained_turns(rollout))
-        self.metrics.update(
-            {f"baseline/{role}": self.baseline(role) for role in sorted(self.averages)}
-        )
+        self.metrics |= {f"baseline/{role}": self.baseline(role) for role in sorted(self.averages)}
 
     def _assign(self, reward: float, baseline: float, turns: Sequence[Turn]) -> None:
         for following, turn in enumerate(reversed(turns)):

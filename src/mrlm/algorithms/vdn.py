@@ -21,7 +21,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -157,14 +157,9 @@ class VDN(ActorCritic, PolicyGradient, Refinement):
         steps = trainable_steps(episode, self.gamma)
         return steps if self.mode == "vdac" else [as_one(part) for part in in_rounds(steps)]
 
-    def explain(
-        self,
-        returns: Mapping[str, np.ndarray],
-        residuals: Mapping[str, np.ndarray],
-        policies: Mapping[str, str] | None = None,
-    ) -> None:
+    def explain(self, *columns: Any, **named: Any) -> None:
         if self.mode == "vdac":
-            super().explain(returns, residuals, policies)
+            super().explain(*columns, **named)
 
     def refine(self, groups: Sequence[Group], critics: Sequence[MixedCritic]) -> None:
         if self.mode == "vdac":
@@ -181,9 +176,9 @@ class VDN(ActorCritic, PolicyGradient, Refinement):
     # -- loss -------------------------------------------------------------------------------------
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
-        return (
-            self.preference.loss(batch, outputs) if self._prefers else super().loss(batch, outputs)
-        )
+        if self._prefers:
+            return self.preference.loss(batch, outputs)
+        return super().loss(batch, outputs)
 
     def _surrogate(
         self, batch: Batch, logprobs: Tensor, difference: Tensor

@@ -26,13 +26,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equal length as lines with aligned columns."""
+def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> str:
+    """Rows of equal length as lines with aligned columns: left, or with `right` the first alone."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    forms = [f"{'>' if right and at else '<'}{width}" for at, width in enumerate(widths)]
+    return "\n".join("  ".join(map(format, row, forms)).rstrip() for row in rows)
 
 
 @contextmanager

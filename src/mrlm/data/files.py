@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +94,9 @@ def _parquet(path: Path) -> Iterator[Located]:
         raise DataError(f"{path}: reading parquet {NEEDS_EXTRA}") from error
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            rows = (
-                row for batch in file.iter_batches(batch_size=1024) for row in batch.to_pylist()
-            )
-            yield from ((f"{path}, row {index}", row) for index, row in enumerate(rows))
+            batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=1024))
+            for index, row in enumerate(chain.from_iterable(batches)):
+                yield f"{path}, row {index}", row
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path}: not readable as parquet ({error})") from error
 
@@ -121,7 +121,6 @@ def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
         table = pyarrow.Table.from_pylist([dict(row) for row in rows])
         pyarrow.parquet.write_table(table, path)
     except pyarrow.ArrowException as error:
-        raise DataError(
-            f"{path.name}: cannot be written as parquet; use jsonl ({error})"
-        ) from error
+        reason = f"cannot be written as parquet; use jsonl ({error})"
+        raise DataError(f"{path.name}: {reason}") from error
     return table.num_rows

@@ -157,15 +157,12 @@ def _without_prompt(row: Row, where: str) -> Row:
         bare = prompt_messages[1:] if prompt_messages[0].role is Role.SYSTEM else prompt_messages
         count = first + len(bare)
         if [*map(_said, messages[first:count])] == [*map(_said, bare)]:
-            if (
-                system is not None
-                and bare is not prompt_messages
-                and _said(system) != _said(prompt_messages[0])
-            ):
+            both = system is not None and bare is not prompt_messages
+            if both and _said(system) != _said(prompt_messages[0]):
                 raise DataError(f"{label}: its system message differs from that of prompt")
             begins[name] = None if system is None else value[0]
             answers[name] = answer[count:]
-        elif messages[0].role is not Role.ASSISTANT and messages[0].role is not Role.TOOL:
+        elif messages[0].role not in (Role.ASSISTANT, Role.TOOL):
             raise DataError(
                 f"{label}: it begins with a message of {messages[0].role}, but does not repeat the "
                 "prompt; give what follows the prompt, or whole conversations without prompt"

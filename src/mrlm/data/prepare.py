@@ -48,19 +48,15 @@ def prepare(
         DataError: the source cannot be read, a split does not exist, or a row is malformed.
     """
     data_source = hub_source(preset) if source is None else with_preset(source, preset)
-    split_names = list(splits) or list(
-        data_source.preset.splits if data_source.preset else preset.splits
-    )
+    split_names = list(splits or (data_source.preset or preset).splits)
     counts = _kept(known, folder, preset, split_names) if known is not None else {}
     for split in split_names:
-        reading = Reading(
-            data_source, split, on_bad_row=on_bad_row, max_rows=limit, streaming=limit is not None
-        )
+        lazy = limit is not None
+        reading = Reading(data_source, split, on_bad_row=on_bad_row, max_rows=limit, streaming=lazy)
         rows: Iterable[Row] = (dict(value) for value, _ in reading.pairs())
         if usable is not None:
             pairs = list(reading.pairs())
-            places = usable(split, [row for _, row in pairs])
-            rows = [dict(pairs[index][0]) for index in places]
+            rows = [dict(pairs[at][0]) for at in usable(split, [row for _, row in pairs])]
         file = folder / f"{split}.{format}"
         counts[split] = (write_parquet if format == "parquet" else write_jsonl)(file, rows)
     about = {"preset": preset.name, "hub": preset.hub, "source": str(source or preset.hub)}

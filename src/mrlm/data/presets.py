@@ -5,6 +5,7 @@ held-out splits. The table is `presets.yaml`; rows are read in `data/sources.py`
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mrlm.core.content import content
@@ -75,14 +76,11 @@ class DatasetPreset:
         return row | {name: value[name] for name in self.keep if value.get(name) is not None}
 
 
-def _found(search: Callable[[str], str | None], where: str) -> Extract:
-    def extract(text: str) -> str:
-        answer = search(text)
-        if not answer:
-            raise ValueError(f"no answer {where}")
-        return answer
-
-    return extract
+def _found(search: Callable[[str], str | None], where: str, text: str) -> str:
+    answer = search(text)
+    if not answer:
+        raise ValueError(f"no answer {where}")
+    return answer
 
 
 def _answers(value: Any) -> list[str]:
@@ -99,8 +97,8 @@ def _first_program(value: str) -> str | None:
 
 
 EXTRACTS: dict[str, Extract] = {
-    "after_hashes": _found(after_hashes, "after '####'"),
-    "boxed": _found(boxed, "in a \\boxed{}"),
+    "after_hashes": partial(_found, after_hashes, "after '####'"),
+    "boxed": partial(_found, boxed, "in a \\boxed{}"),
     "answers": _answers,
     "number": "{:.12g}".format,
     "first_program": _first_program,

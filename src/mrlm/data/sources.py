@@ -133,14 +133,11 @@ def _path(path: Path, preset: DatasetPreset | None, config: str | None = None) -
         alone = preset and replace(preset, held_out=None)
         return DataSource(title, lambda split, _: read_file(path), alone, note)
     if any((path / marker).is_file() for marker in ("state.json", "dataset_dict.json")):
-        split_names = list(map(str, _noted(path / "dataset_dict.json", "splits") or ()))
-        return DataSource(
-            title, lambda split, _: _saved(path, split), _limited(preset, split_names), note
-        )
+        preset = _limited(preset, [*map(str, _noted(path / "dataset_dict.json", "splits") or ())])
+        return DataSource(title, lambda split, _: _saved(path, split), preset, note)
     files = split_files(path, config)
-    return DataSource(
-        title, lambda split, _: _folder(path, files, split), _limited(preset, list(files)), note
-    )
+    preset = _limited(preset, list(files))
+    return DataSource(title, lambda split, _: _folder(path, files, split), preset, note)
 
 
 def _noted(path: Path, key: str) -> Any:
@@ -166,9 +163,8 @@ def _picked(splits: Mapping[str, Any], split: str | None, title: str) -> Any:
     """One of several splits."""
     name = split or "train"
     if name not in splits:
-        raise DataError(
-            f"{title}: split {name!r} does not exist; use {', '.join(map(str, splits))}"
-        )
+        names = ", ".join(map(str, splits))
+        raise DataError(f"{title}: split {name!r} does not exist; use {names}")
     return splits[name]
 
 
@@ -185,12 +181,8 @@ def split_files(folder: Path, config: str | None = None) -> dict[str, list[Path]
         return listed
     for directory in (*([folder / config] if config else []), folder, folder / "data"):
         files: dict[str, list[Path]] = {}
-        inside = (
-            directory.rglob("*")
-            if directory not in (folder, folder / "data")
-            else directory.glob("*")
-        )
-        for path in sorted(inside):
+        deep = directory not in (folder, folder / "data")
+        for path in sorted(directory.glob("**/*" if deep else "*")):
             if path.is_file() and path.suffix.lower() in FILE_TYPES and path.name not in NO_ROWS:
                 files.setdefault(_split_name(path), []).append(path)
         if files:
@@ -212,16 +204,10 @@ def _listed_files(folder: Path, config: str | None) -> dict[str, list[Path]]:
     except (OSError, yaml.YAMLError):
         return {}
     listed = head.get("configs") if isinstance(head, Mapping) else None
-    sections = [head_section for head_section in listed or [] if isinstance(head_section, Mapping)]
-    named = [
-        head_section
-        for head_section in sections
-        if head_section.get("config_name") == (config or "default")
-    ]
+    sections = [each for each in listed or [] if isinstance(each, Mapping)]
+    named = [each for each in sections if each.get("config_name") == (config or "default")]
     if not named and config is None:
-        named = [
-            head_section for head_section in sections if head_section.get("default")
-        ] or sections[:1]
+        named = [each for each in sections if each.get("default")] or sections[:1]
     files: dict[str, list[Path]] = {}
     for section in named:
         entries = section.get("data_files")
@@ -242,8 +228,7 @@ def _folder(folder: Path, files: dict[str, list[Path]], split: str | None) -> It
     if split is None and chosen not in files and len(files) == 1:
         chosen = next(iter(files))
     paths = files.get(chosen, [])
-    parts = len(paths) == 1 or len({path.suffix for path in paths}) == 1
-    if not paths or not parts:
+    if len({path.suffix for path in paths}) != 1:
         names = [path.name for file_list in files.values() for path in file_list]
         raise DataError(
             f"data set folder {str(folder)!r}: expected one file {chosen}.jsonl (or "
@@ -264,8 +249,8 @@ def _saved(folder: Path, split: str | None) -> Iterator[Located]:
 
 
 def _on_hub(name: str) -> DataSource:
-    identifier, _, config = name.partition(":")
-    bare = DatasetPreset("", identifier, "", columns={}, config=config or None)
+    hub, _, config = name.partition(":")
+    bare = DatasetPreset("", hub, "", columns={}, config=config or None)
     return DataSource(f"data set {name!r}", lambda split, lazy: _hub_rows(bare, split, lazy))
 
 

@@ -79,9 +79,8 @@ class Reading:
 
     def pairs(self) -> Iterator[tuple[Mapping[str, Any], Row]]:
         """Each original row with the converted row."""
-        preset, split, count = self.found.preset, self.split, 0
-        if preset is not None:
-            split = split or preset.train
+        preset, count = self.found.preset, 0
+        split = self.split or (preset and preset.train)
         self.bad = bad = []
         for where, value in self.found.rows(split, self.streaming):
             try:
@@ -98,9 +97,8 @@ class Reading:
                 break
         title = self.found.title
         if bad:
-            log.warning(
-                "%s: %d malformed rows were skipped; the first: %s", title, len(bad), bad[0]
-            )
+            text = "%s: %d malformed rows were skipped; the first: %s"
+            log.warning(text, title, len(bad), bad[0])
         if not count:
             raise DataError(f"{title}: contains no {'valid ' if bad else ''}rows")
 

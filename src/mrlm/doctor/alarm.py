@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 ALARMS = "alarms.jsonl"
 SCHEMA = 1
+COLUMNS = ("rule", "step", "since", "agent", "policy", "because", "do")
+"""Those of a row, without its evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +50,8 @@ class Alarm:
 
     def row(self) -> dict[str, Any]:
         """The row of `alarms.jsonl`."""
-        return {
-            "schema": SCHEMA,
-            "rule": self.rule,
-            "step": self.step,
-            "since": self.since,
-            "agent": self.agent,
-            "policy": self.policy,
-            "because": self.because,
-            "do": self.do,
-            "evidence": [{"id": episode.id, "step": episode.step} for episode in self.evidence],
-        }
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return {"schema": SCHEMA, **columns, "evidence": list(map(asdict, self.evidence))}
 
     def __str__(self) -> str:
         owner = self.agent or self.policy
@@ -69,9 +62,8 @@ class Alarm:
 
 def alarm_of(row: Mapping[str, Any]) -> Alarm:
     """The alarm of a row of `alarms.jsonl`."""
-    names = ("rule", "step", "since", "agent", "policy", "because", "do")
     evidence = tuple(Evidence(**entry) for entry in row["evidence"])
-    return Alarm(**{name: row[name] for name in names}, evidence=evidence)
+    return Alarm(**{name: row[name] for name in COLUMNS}, evidence=evidence)
 
 
 def alarms_in(folder: Path) -> list[Alarm]:

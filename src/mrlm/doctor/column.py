@@ -33,10 +33,8 @@ class Column:
     def _thin(self) -> None:
         """Keeps at most `MIDDLE` of the values between the first and the latest."""
         middle = self._table[:, HEAD : self._size - TAIL]
-        thinned = middle[:, middle[2] % self._apart == 0]
-        while thinned.shape[1] > MIDDLE:
+        while (thinned := middle[:, middle[2] % self._apart == 0]).shape[1] > MIDDLE:
             self._apart *= 2
-            thinned = middle[:, middle[2] % self._apart == 0]
         head, tail = self._table[:, :HEAD], self._table[:, self._size - TAIL : self._size]
         table = np.concatenate([head, thinned, tail], axis=1)
         self._size = table.shape[1]

@@ -34,13 +34,10 @@ def make_rules(settings: Settings | None = None) -> dict[str, Rule]:
     """
     remaining = dict(settings or {})
     made: dict[str, Rule] = {}
-    for name in [
-        *registry.names("rules"),
-        *(rule_name for rule_name in remaining if ":" in rule_name),
-    ]:
+    for name in [*registry.names("rules"), *(given for given in remaining if ":" in given)]:
         options = remaining.pop(name, {})
         if options is not False:
-            made[name] = _make(name, {} if options is True else options)
+            made[name] = _make(name, options)
     for name in remaining:
         registry.load("rules", name)  # raises: it does not exist
     return made
@@ -166,7 +163,8 @@ def examination_of(
     recorded = read_run(folder)
     twin = None if centralised is None else History(read_run(centralised).metrics)
     raised: list[Alarm] = []
-    config = _config(recorded.folder)
+    path = recorded.folder / "config.yaml"
+    config = read_settings(path) if path.is_file() else {}
     if rules is None:
         rules = config.get("training", {}).get("doctor_rules", {})
     examination = Examination(make_rules(rules), twin, config)
@@ -174,12 +172,6 @@ def examination_of(
         examination.see(recorded.rows([row["step"]]))
         raised += examination.examine(row)
     return examination, raised
-
-
-def _config(folder: Path) -> Mapping[str, Any]:
-    """The config of a run folder."""
-    path = folder / "config.yaml"
-    return read_settings(path) if path.is_file() else {}
 
 
 def _policies(rows: Rows) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,6 @@ class History:
         self.range: tuple[float, float] | None = None
         self.twin: History | None = None
         self._columns: dict[str, Column] = {}
-        self._names: list[str] = []
         self._agents: tuple[int, list[str]] = (0, [])
         self._matches: dict[str, tuple[int, dict[str, str]]] = {}
         for row in rows:
@@ -56,7 +56,6 @@ class History:
                 if name in ("step", "time") or name.startswith(CLOCKED):
                     continue
                 self._columns[name] = Column()
-                self._names.append(name)
             if value is not None and math.isfinite(value):
                 self._columns[name].append(self.step, float(value))
 
@@ -73,7 +72,6 @@ class History:
         self.step = state["step"]
         for places, columns in state["columns"].items():
             self._columns |= {name: Column.of(places, column) for name, column in columns.items()}
-        self._names += self._columns
 
     def known(self, name: str, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The steps in which a metric is known, and its values there.
@@ -106,21 +104,21 @@ class History:
     def names(self, pattern: str) -> dict[str, str]:
         """Metrics whose names match a pattern -> its first group."""
         seen, matches = self._matches.get(pattern, (0, {}))
-        if seen < len(self._names):
-            new = ((name, re.fullmatch(pattern, name)) for name in self._names[seen:])
+        if seen < len(self._columns):
+            new = ((x, re.fullmatch(pattern, x)) for x in islice(self._columns, seen, None))
             more = {name: match[1] for name, match in new if match}
             matches = dict(sorted({**matches, **more}.items())) if more else matches
-            self._matches[pattern] = len(self._names), matches
+            self._matches[pattern] = len(self._columns), matches
         return matches
 
     @property
     def agents(self) -> list[str]:
         """The agents that are trained."""
         seen, agents = self._agents
-        if seen < len(self._names):
+        if seen < len(self._columns):
             labels = self.names(OF_AGENT).values()
             agents = [label for label in labels if f"reward/{label}/mean" in self._columns]
-            self._agents = len(self._names), agents
+            self._agents = len(self._columns), agents
         return agents
 
     def of_agent(self, name: str, agent: str) -> str:

@@ -39,9 +39,8 @@ def written(rows: Rows) -> dict[str, Written]:
                 index = turn.get("message")
                 if index is not None:
                     message = messages[index]
-                    text = message["content"].strip()
-                    if calls := message.get("tool_calls"):
-                        text += "".join(map(str, calls))
+                    calls = map(str, message.get("tool_calls") or ())
+                    text = message["content"].strip() + "".join(calls)
                 elif "text" in turn:
                     text = turn["text"].strip()
                 else:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, cast
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -75,13 +75,7 @@ class RecentEpisodes(Sequence[Row]):
     def __len__(self) -> int:
         return sum(map(len, self._steps.values()))
 
-    @overload
-    def __getitem__(self, place: int) -> Row: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Rows: ...
-
-    def __getitem__(self, place: int | slice) -> Row | Rows:
+    def __getitem__(self, place: Any) -> Any:
         return list(self)[place]
 
 
@@ -92,7 +86,7 @@ def is_evaluation(row: Row) -> bool:
 
 def is_training(row: Row) -> bool:
     """Whether a row is neither of an evaluation nor a replay."""
-    return not (row["id"].startswith("eval/") or row.get("replayed"))
+    return not (is_evaluation(row) or row.get("replayed"))
 
 
 def training(episodes: Rows) -> Rows:

@@ -25,9 +25,12 @@ class HostAdam(torch.optim.Adam):
                 for group in self.param_groups:
                     group["params"] = []
                 self.param_groups[number]["params"] = part
-                self._fetch(part)
+                for weight in part:
+                    for name, value in self.state[weight].items():
+                        self.state[weight][name] = value.to(weight.device, non_blocking=True)
                 super().step(closure)
-                self._keep(part)
+                for weight in part:
+                    self._keep(weight, self.state[weight])
         finally:
             for group, params in zip(self.param_groups, every, strict=True):
                 group["params"] = params
@@ -38,12 +41,8 @@ class HostAdam(torch.optim.Adam):
         """As Adam's, but the moments never are on the device together."""
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         weights = [weight for group in self.param_groups for weight in group["params"]]
-        for index, entry in state_dict["state"].items():
-            weight = weights[index]
-            self.state[weight] = {
-                name: _pinned(value, weight) if value.ndim else value.to(weight.device)
-                for name, value in entry.items()
-            }
+        for index, moments in state_dict["state"].items():
+            self._keep(weights[index], moments)
 
     def _parts(self, every: list[list[nn.Parameter]]) -> Iterator[tuple[int, list[nn.Parameter]]]:
         """Weights of one group that are updated together, with its number."""
@@ -58,18 +57,11 @@ class HostAdam(torch.optim.Adam):
                 size += weight.numel()
             yield number, part
 
-    def _fetch(self, part: list[nn.Parameter]) -> None:
-        """Copy moments to the device."""
-        for weight in part:
-            for name, value in self.state[weight].items():
-                self.state[weight][name] = value.to(weight.device, non_blocking=True)
-
-    def _keep(self, part: list[nn.Parameter]) -> None:
-        """Copy moments back."""
-        for weight in part:
-            for name, value in self.state[weight].items():
-                if value.ndim:
-                    self.state[weight][name] = _pinned(value, weight)
+    def _keep(self, weight: nn.Parameter, moments: dict[str, Tensor]) -> None:
+        """Copies the moments of a weight to the host; its number of steps stays on the device."""
+        for name, value in moments.items():
+            kept = _pinned(value, weight) if value.ndim else value.to(weight.device)
+            self.state[weight][name] = kept
 
 
 def _pinned(value: Tensor, weight: Tensor) -> Tensor:

@@ -47,10 +47,9 @@ class AgentNumbers:
         self._sums[key] = self._sums[key] + sums if key in self._sums else sums
         for name in PEAKS.keys() & columns.keys():
             x = double(columns[name])
-            peak = x.new_full((len(agents),), -math.inf)
-            peak = peak.scatter_reduce_(0, batch.agent, x, "amax")
-            previous = self._peaks.get((name, agents))
-            self._peaks[name, agents] = peak if previous is None else torch.maximum(previous, peak)
+            none = x.new_full((len(agents),), -math.inf)
+            peak = self._peaks.get((name, agents), none)
+            self._peaks[name, agents] = peak.scatter_reduce(0, batch.agent, x, "amax")
 
     def table(self) -> Meter:
         """The numbers of this rank. A mean's weight is the agent's share of the tokens."""

@@ -73,15 +73,10 @@ def write_checkpoint(
 def thin(newest: Path, keep: int | None) -> None:
     """Removes the oldest checkpoints but `newest` and others, `keep` in all (at least two); none if
     `keep` is `None`."""
-    if keep is None:
-        return
-    older = [
-        checkpoint
-        for checkpoint in checkpoints(newest.parent)
-        if step_of(checkpoint) < step_of(newest)
-    ]
-    for checkpoint in older[max(2, keep) - 1 :]:
-        remove_folder(checkpoint)
+    if keep is not None:
+        older = [x for x in checkpoints(newest.parent) if step_of(x) < step_of(newest)]
+        for checkpoint in older[max(2, keep) - 1 :]:
+            remove_folder(checkpoint)
 
 
 def read_state(folder: Path) -> dict[str, Any]:

@@ -60,9 +60,7 @@ def annotate(
     jobs: dict[tuple[str, ...], Sequence[Sample]] = {(x,): samples for x in sorted(needs)}
     if ("old_logprobs",) not in jobs and spec.reads_old:
         # the sampler's log-probs suffice unless missing, truncated, or from older weights
-        jobs["old_logprobs",] = [
-            sample for sample in samples if any(_unscored(turn, spec) for turn in sample.turns)
-        ]
+        jobs["old_logprobs",] = [x for x in samples if any(_unscored(t, spec) for t in x.turns)]
     # columns that one pass can compute share it
     whole = [need for need in OWN if samples and len(jobs.get((need,), ())) == len(samples)]
     if len(whole) > 1:
@@ -90,13 +88,10 @@ def fill_own(
     """Writes columns of a policy on the turns of samples: any of `OWN`, or a single other one."""
 
     def compute(batch: Batch) -> dict[str, Tensor]:
-        (first, *others) = names
-        if first == "ref_logprobs":
-            return {first: policy.reference_logprobs(batch)}
-        if first == "full_kl":
-            return {first: policy.full_kl(batch)}
-        if first == "values" and not others:
-            return {first: policy.values(batch)}
+        alone = {"ref_logprobs": policy.reference_logprobs, "full_kl": policy.full_kl}
+        alone["values"] = policy.values
+        if len(names) == 1 and names[0] in alone:
+            return {names[0]: alone[names[0]](batch)}
         outputs = policy.forward(batch)
         tensors = {"values": outputs.values, "entropies": outputs.entropy}
         tensors |= dict.fromkeys(("new_logprobs", "old_logprobs"), outputs.logprobs)

@@ -3,6 +3,7 @@ pull in the same direction (arXiv 2605.24202)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations_with_replacement
 
 import torch
 from torch import Tensor
@@ -49,11 +50,8 @@ def gradient_numbers(parts: Mapping[str, Gradient | None]) -> Meter:
         parts: agent -> its gradient; `None` if it has no tokens.
     """
     agents = sorted(parts)
-    dots = {
-        (one, two): _dot(parts[one], parts[two])
-        for index, one in enumerate(agents)
-        for two in agents[index:]
-    }
+    pairs = combinations_with_replacement(agents, 2)
+    dots = {(one, two): _dot(parts[one], parts[two]) for one, two in pairs}
     norm = {agent: max(0.0, dots[agent, agent]) ** 0.5 for agent in agents}
     whole = sum(norm.values())
     numbers = Meter()
@@ -71,9 +69,6 @@ def _dot(one: Gradient | None, two: Gradient | None) -> float:
     """The inner product of two gradients."""
     if one is None or two is None:
         return 0.0
-    products = [
-        (a.float() * b.float()).sum()
-        for a, b in zip(one, two, strict=True)
-        if a is not None and b is not None
-    ]
+    pairs = [(a, b) for a, b in zip(one, two, strict=True) if a is not None and b is not None]
+    products = [(a.float() * b.float()).sum() for a, b in pairs]
     return float(double(torch.stack(products)).sum()) if products else 0.0

@@ -86,12 +86,11 @@ def _loads(entries: Sequence[tuple[int, Work, LeanPass]]) -> list[list[tuple[int
     loads: list[list[tuple[int, Work, LeanPass]]] = []
     held = 0
     for entry in entries:
-        size = len(entry[1].batch.tree.ids)
-        if not loads or held + size > entry[1].max_tokens:
+        held += len(entry[1].batch.tree.ids)
+        if not loads or held > entry[1].max_tokens:
             loads.append([])
-            held = 0
+            held = len(entry[1].batch.tree.ids)
         loads[-1].append(entry)
-        held += size
     return loads
 
 
@@ -102,13 +101,9 @@ def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
     with quick_products(policy.device, size, blocks):
         names = "+".join(work.policy.name for work in works)
         with span("forward", names):
-            batches = [work.batch for work in works]
-            pairs = [*zip(passes, batches, strict=True)]
+            pairs = [(lean, work.batch) for lean, work in zip(passes, works, strict=True)]
             hidden = hidden_states(pairs, direct=True)
-        jobs = [
-            HeadJob(work.batch, work.loss_of, work.policy.value_head, work.entropy_gradient)
-            for work in works
-        ]
+        jobs = [HeadJob(x.batch, x.loss_of, x.policy.value_head, x.entropy_gradient) for x in works]
         with span("head", names), other_products():
             losses, back = passes[0].through_head(hidden, jobs)
         if hidden.requires_grad:  # else nothing below the head is trained

@@ -47,10 +47,7 @@ class LossTensor(Tensor):
     ) -> Any:
         result = super().__torch_function__(func, types, args, kwargs or {})  # pyright: ignore
         if isinstance(result, cls):
-            metrics: dict[str, float] = {}
-            for loss in _losses(args):
-                metrics |= loss.metrics
-            result._metrics = metrics
+            result._metrics = {k: x for loss in _losses(args) for k, x in loss.metrics.items()}
         return result
 
     def __format__(self, format_spec: str) -> str:

@@ -25,11 +25,8 @@ def decayed(learned: Any, weights: Sequence[nn.Parameter]) -> tuple[list[nn.Para
         learned: the policy or network that they are parameters of.
         weights: some of its parameters.
     """
-    spared = {
-        id(weight)
-        for name, weight in dict(learned.named_parameters()).items()
-        if SPARED.search(name.lower())
-    }
+    named = dict(learned.named_parameters()).items()
+    spared = {id(weight) for name, weight in named if SPARED.search(name.lower())}
     layers = (layer for module in learned.modules() for layer in module.modules())
     norms = (layer for layer in layers if isinstance(layer, nn.LayerNorm))
     spared |= {id(weight) for norm in norms for weight in norm.parameters()}
@@ -79,12 +76,8 @@ class MasterWeights:
 
     def state(self) -> dict[str, Tensor]:
         """The copies, by the positions of their weights."""
-        copies = {id(copy) for _, copy in self._pairs}
-        return {
-            f"{index}.{MASTER}": copy.detach()
-            for index, copy in enumerate(self.optimized)
-            if id(copy) in copies
-        }
+        places = {id(copy): index for index, copy in enumerate(self.optimized)}
+        return {f"{places[id(copy)]}.{MASTER}": copy.detach() for _, copy in self._pairs}
 
     @torch.no_grad()
     def load(self, copies: dict[int, Tensor]) -> None:

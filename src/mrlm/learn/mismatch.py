@@ -48,9 +48,7 @@ class FirstLook:
     @torch.no_grad()
     def add(self, batch: Batch, logprobs: Tensor) -> None:
         """Adds a batch with the trainer's log-probs (N,); `tally` has turns with `old_logprobs`."""
-        turns = [
-            turn.old_logprobs is None and comparable(turn, self.version) for turn in batch.turns
-        ]
+        turns = [t.old_logprobs is None and comparable(t, self.version) for t in batch.turns]
         if not any(turns):
             return
         counted = np.array(turns)[batch.host["turn"]]
@@ -83,13 +81,11 @@ def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
     has those of the weights by policy; turns of other policies are skipped."""
     sums: Tally = {}
     for turn in turns:
-        if turn.old_logprobs is None or turn.policy not in versions or not turn.trained:
-            continue
-        if not comparable(turn, versions[turn.policy]):
-            continue
-        value = float(_divergence_of(turn).sum())
-        key = (turn.policy, role_of(turn.agent))
-        sums[key] = sums.get(key, Mean()) + Mean(value, len(turn))
+        known = turn.old_logprobs is not None and turn.policy in versions and turn.trained
+        if known and comparable(turn, versions[turn.policy]):
+            value = float(_divergence_of(turn).sum())
+            key = (turn.policy, role_of(turn.agent))
+            sums[key] = sums.get(key, Mean()) + Mean(value, len(turn))
     return sums
 
 
@@ -114,21 +110,14 @@ def mismatch_metrics(tallies: Sequence[Tally], policies: Sequence[str]) -> dict[
             names += [agent] * (len(agents) > 1 and agent not in policies)
             for name in names:
                 sums[name] = sums.get(name, Mean()) + mean
-    return {
-        f"{MISMATCH}/{name}".rstrip("/"): float(mean.value)
-        for name, mean in sums.items()
-        if mean.weight
-    }
+    numbers = {name: float(mean.value) for name, mean in sums.items() if mean.weight}
+    return {f"{MISMATCH}/{name}".rstrip("/"): value for name, value in numbers.items()}
 
 
 def lag_kl(turns: Iterable[Turn]) -> dict[str, float]:
     """`lag/kl`: divergence of policies from the older weights that sampled, if known."""
-    gaps = [
-        _divergence_of(turn).numpy()
-        for turn in turns
-        if turn.lag > 0 and turn.trained and turn.old_logprobs is not None
-        if comparable(turn, turn.version)
-    ]
+    aged = (x for x in turns if x.lag > 0 and x.trained and x.old_logprobs is not None)
+    gaps = [_divergence_of(turn).numpy() for turn in aged if comparable(turn, turn.version)]
     return {"lag/kl": float(np.concatenate(gaps).mean())} if gaps else {}
 
 

@@ -38,14 +38,11 @@ def check_gradient(
     Raises:
         TrainingError: the loss has a slope.
     """
-    slopes = _slopes(policy, samples, algorithm, max_tokens)
-    count = sum(
-        len(values)
-        for values in slopes.values()
-        if abs(sum(values)) > CANCELLED * sum(map(abs, values))
-    )
+    slopes = [*_slopes(policy, samples, algorithm, max_tokens).values()]
+    steep = [values for values in slopes if abs(sum(values)) > CANCELLED * sum(map(abs, values))]
+    count = sum(map(len, steep))
     if not count:
-        if any(slopes.values()):
+        if any(slopes):
             log.warning(
                 "policy %r: siblings wrote the same, so that their advantages cancel and nothing "
                 "is trained in this step; raise the temperature, or set an entropy_coef",

@@ -96,29 +96,24 @@ class Stepper:
     def __init__(self, policy: Learned, settings: LearnerSettings) -> None:
         self.policy: Learned = policy
         self.settings: LearnerSettings = settings
-        head = policy.value_head
-        heads = [] if head is None else list(head.parameters())
+        heads = list(policy.value_head.parameters()) if policy.value_head else []
         head_ids = {id(weight) for weight in heads}
         body_weights = [weight for weight in policy.parameters() if id(weight) not in head_ids]
         self.weights: list[nn.Parameter] = body_weights + heads
         """The trained parameters, in the order that names them in the state."""
         self.masters: MasterWeights = MasterWeights(self.weights, settings.master_weights)
-        optimized = {
-            id(weight): copy
-            for weight, copy in zip(self.weights, self.masters.optimized, strict=True)
-        }
+        pairs = zip(self.weights, self.masters.optimized, strict=True)
+        optimized = {id(weight): copy for weight, copy in pairs}
         self.own: list[nn.Parameter] = [optimized[id(weight)] for weight in body_weights or heads]
         """Those that the optimiser updates for them, without a value head if there are others."""
         groups: list[dict[str, Any]] = []
-        for group_weights, rate in (
-            (body_weights, settings.learning_rate),
-            (heads, settings.critic_rate),
-        ):
+        rates = settings.learning_rate, settings.critic_rate
+        for group_weights, rate in zip((body_weights, heads), rates, strict=True):
             parts = decayed(policy, group_weights) if settings.weight_decay else (group_weights,)
             for part, share in zip(parts, (settings.weight_decay, 0.0), strict=False):
-                group = {"params": [optimized[id(weight)] for weight in part]}
-                rates = {"lr": rate, "peak_lr": rate, "weight_decay": share}
-                groups += [group | rates] if part else []
+                group: dict[str, Any] = {"params": [optimized[id(weight)] for weight in part]}
+                group |= {"lr": rate, "peak_lr": rate, "weight_decay": share}
+                groups += [group] if part else []
         self.optimizer: torch.optim.Optimizer = _optimizer(groups, settings, policy.storage.sharded)
         scaled = policy.precision == "fp16"
         self.scaler: torch.amp.GradScaler = torch.amp.GradScaler(policy.device.type, enabled=scaled)
@@ -203,17 +198,13 @@ def _optimizer(
     groups: list[dict[str, Any]], settings: LearnerSettings, sharded: bool
 ) -> torch.optim.Optimizer:
     """The optimiser of some groups of parameters."""
-    decay = settings.weight_decay
-    if settings.optimizer == "sgd":
-        whole = not sharded  # shards have no fused step
-        return torch.optim.SGD(groups, weight_decay=decay, fused=whole)
-    decoupled, betas = settings.optimizer == "adamw", settings.betas
+    decay, decoupled = settings.weight_decay, settings.optimizer == "adamw"
+    if settings.optimizer == "sgd":  # shards have no fused step
+        return torch.optim.SGD(groups, weight_decay=decay, fused=not sharded)
+    how: dict[str, Any] = {"betas": settings.betas, "weight_decay": decay, "fused": True}
     if settings.offload:
-        return HostAdam(
-            groups, betas=betas, weight_decay=decay, fused=True, decoupled_weight_decay=decoupled
-        )
-    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
-    return kind(groups, betas=betas, weight_decay=decay, fused=True)
+        return HostAdam(groups, decoupled_weight_decay=decoupled, **how)
+    return (torch.optim.AdamW if decoupled else torch.optim.Adam)(groups, **how)
 
 
 class Trainee:

@@ -4,6 +4,7 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from torch import nn
@@ -156,11 +157,11 @@ class TeamLearner:
                 "`for loss in team.losses(episodes, rewards)` for its update order",
                 type(self.algorithm).__name__,
             )
-        losses: dict[str, Loss] = {}
-        for learner in self.learners:
-            samples = self.algorithm.samples(groups, learner.policy)
-            if samples:
-                losses[learner.policy] = learner.loss_of(samples)
+        losses = {
+            learner.policy: learner.loss_of(samples)
+            for learner in self.learners
+            if (samples := self.algorithm.samples(groups, learner.policy))
+        }
         if not losses:
             raise ConfigError(
                 "nothing to train on: no episode has a MODEL message of a trained agent"
@@ -203,12 +204,11 @@ class TeamLearner:
     ) -> dict[str, Batch]:
         """Policy -> its batch of credited episodes, packed as in `calculate_loss`."""
         groups = self.credited(episodes, rewards, group_by)
-        by_policy: dict[str, Batch] = {}
-        for learner in self.learners:
-            samples = self.algorithm.samples(groups, learner.policy)
-            if samples:
-                by_policy[learner.policy] = learner.packed(samples)
-        return by_policy
+        return {
+            learner.policy: learner.packed(samples)
+            for learner in self.learners
+            if (samples := self.algorithm.samples(groups, learner.policy))
+        }
 
     def credited(
         self,
@@ -248,22 +248,14 @@ class TeamLearner:
     ) -> Iterator[LossTensor]:
         algorithm, left = self.algorithm, list(stage)
         for _ in range(algorithm.update_epochs):
-            parts = {
-                learner.policy: list(
-                    minibatches(
-                        algorithm.samples(groups, learner.policy), algorithm.num_minibatches, rng
-                    )
-                )
-                for learner in left
-            }
+            samples = [algorithm.samples(groups, each.policy) for each in left]
+            parts = [[*minibatches(every, algorithm.num_minibatches, rng)] for every in samples]
             moved: dict[str, float] = {}
-            for number in range(max(map(len, parts.values()), default=0)):
-                losses: dict[str, Loss] = {}
-                for learner in left:
-                    if number < len(parts[learner.policy]):
-                        loss = learner.loss_of(parts[learner.policy][number])
-                        losses[learner.policy] = loss
-                        moved[learner.policy] = float(loss.metrics.get("approx_kl", 0.0))
+            for step in zip_longest(*parts):
+                pairs = [(each, part) for each, part in zip(left, step, strict=True) if part]
+                losses = {each.policy: each.loss_of(part) for each, part in pairs}
+                for policy, loss in losses.items():
+                    moved[policy] = float(loss.metrics.get("approx_kl", 0.0))
                 yield _together(losses)
             limit = math.inf if algorithm.target_kl is None else algorithm.target_kl
             left = [learner for learner in left if moved.get(learner.policy, 0.0) <= limit]
@@ -299,6 +291,4 @@ def _together(losses: Mapping[str, Loss]) -> LossTensor:
         for metric, value in loss.metrics.items()
     }
     first, *others = (loss.total for loss in losses.values())
-    for total in others:
-        first = first + total
-    return LossTensor.of(first, metrics)
+    return LossTensor.of(sum(others, first), metrics)

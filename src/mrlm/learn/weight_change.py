@@ -36,10 +36,8 @@ class WeightChange:
     def square(self) -> Mean:
         """The square of the metric; those of all ranks are added."""
         after = _on_host([_entries(weight) for weight in self._weights])
-        moved, whole = (
-            float(self._shares @ x.square()) for x in (after - self._before, self._before)
-        )
-        return Mean(moved, whole)
+        changes = after - self._before, self._before
+        return Mean(*(float(self._shares @ x.square()) for x in changes))
 
 
 def _on_host(entries: Sequence[Tensor]) -> Tensor:

@@ -144,7 +144,4 @@ def results_of(
                 if policy in players and other in opponents:
                     gap = earned(episode, rated) - earned(episode, opponent)
                     gaps.setdefault((policy, opponents[other]), []).append(gap)
-    return [
-        MatchResult(*pair, math.fsum(differences) / len(differences))
-        for pair, differences in gaps.items()
-    ]
+    return [MatchResult(*pair, math.fsum(each) / len(each)) for pair, each in gaps.items()]

@@ -113,11 +113,8 @@ class Population:
 
     def _opponents(self, turn: int) -> dict[str, str]:
         """policy -> the opponent policy that replaces it; several are used in turn."""
-        return {
-            name: self.opponents[name][turn % len(past)].name
-            for name, past in self.facing.items()
-            if past
-        }
+        faced = {name: turn % len(past) for name, past in self.facing.items() if past}
+        return {name: self.opponents[name][index].name for name, index in faced.items()}
 
     async def meet(self, step: int) -> None:
         """Sample the opponents of an iteration and load them."""
@@ -172,11 +169,8 @@ class Population:
                 self._rate(result)
                 scores.setdefault(result.player, []).append(result.score)
         met = sum(bool(standing.keys() & set(game.policies.values())) for game in episodes)
-        shares = {"opponents/share": met / max(1, len(episodes))}
-        return shares | {
-            f"opponents/{name}/score": float(np.mean(scores_of))
-            for name, scores_of in scores.items()
-        }
+        means = {f"opponents/{name}/score": float(np.mean(x)) for name, x in scores.items()}
+        return {"opponents/share": met / max(1, len(episodes)), **means}
 
     def _rate(self, result: MatchResult) -> None:
         self.moving.add(result.player, result.other, result.score)
@@ -223,9 +217,8 @@ class Population:
         results: list[MatchResult] = []
         for env in play.environments:
             agents = rated_agents(env.template, play.settings_of, others, opponents)
-            lineups = [
-                with_opponents(env.template, play.settings_of, item, opponents) for item in agents
-            ]
+            given = env.template, play.settings_of
+            lineups = [with_opponents(*given, item, opponents) for item in agents]
             if lineups:
                 item, standing = self.settings.tasks_per_game, {opponents[name]: past.name}
                 groups = await play.matches(env, lineups, self.settings.games * item, greedy)
@@ -310,9 +303,7 @@ class Population:
     def load_state_dict(self, state: dict[str, Any], run_folder: Path) -> None:
         """Inverse of `state_dict`; snapshots in another run's folder are copied, with a
         `CheckpointError` if one is damaged or missing."""
-        self.past = {
-            name: [PastPlayer(**row) for row in rows] for name, rows in state["past"].items()
-        }
+        self.past = {k: [PastPlayer(**row) for row in rows] for k, rows in state["past"].items()}
         self.results.load_state_dict(state["results"])
         self.moving.load_state_dict(state["moving"])
         settled = state.get("settled", {})

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mrlm.core.progress import aligned
 from mrlm.core.statistics import Interval, Z
 
 ANCHOR = 1000.0
@@ -106,9 +107,7 @@ def fitted(
             of all others only. Their own intervals widen those of the others, as if all of them
             were off in the same direction: they were measured against one another.
     """
-    settled = {
-        name: rating_known for name, rating_known in (settled or {}).items() if name != anchor
-    }
+    settled = {name: known for name, known in (settled or {}).items() if name != anchor}
     reached = _connected(results, anchor)
     names = [name for name in reached if name not in settled]
     index_of = {name: number for number, name in enumerate(names)}
@@ -149,10 +148,8 @@ def _against(
     player, strength of the other and its standard deviation, games, score)."""
     rows: list[tuple[float, float, float, float, float]] = []
     for one, other, tally in results.pairs():
-        for player, met, won in (
-            (one, other, tally.score),
-            (other, one, tally.games - tally.score),
-        ):
+        sides = (one, other, tally.score), (other, one, tally.games - tally.score)
+        for player, met, won in sides:
             if player in index and met in settled:
                 rating, low, high = settled[met]
                 strength, spread = (rating - ANCHOR) / SCALE, (high - low) / (2 * Z * SCALE)
@@ -270,27 +267,16 @@ def report(results: Results, ratings: Mapping[str, Interval], kept: Collection[s
         flawless += [name] if games and sum(tally.score for tally in met) == games else []
     matrix = matrix_table(results, names)
     note = f"\nat least, since they won every game: {', '.join(flawless)}" if flawless else ""
-    return f"{aligned(cells)}{note}\n\nmean score of the row against the column (games)\n{matrix}"
+    table = aligned(cells, right=True)
+    return f"{table}{note}\n\nmean score of the row against the column (games)\n{matrix}"
 
 
 def matrix_table(results: Results, players: Sequence[str]) -> str:
     """The pay-off matrix as lines of text: mean score of the row against the column, and games."""
     cells = [["", *players]]
     for row in players:
-        line = [row]
-        for column in players:
-            met = results.between(row, column)
-            line.append(f"{met.mean_score:.2f} ({met.games:.0f})" if met.games else "-")
-        cells.append(line)
-    return aligned(cells)
-
-
-def aligned(cells: Sequence[Sequence[str]]) -> str:
-    """Rows of texts as columns: the first left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for first, *rest in cells:
-        padded = [first.ljust(widths[0])]
-        padded += [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+        met = [results.between(row, column) for column in players]
+        cells.append(
+            [row, *(f"{x.mean_score:.2f} ({x.games:.0f})" if x.games else "-" for x in met)]
+        )
+    return aligned(cells, right=True)

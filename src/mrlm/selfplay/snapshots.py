@@ -4,6 +4,7 @@ name."""
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ class SnapshotFolder:
         clear_temporaries(self.folder)
         for name in sorted(names):
             if not (self.folder / name).is_dir():
-                write_folder(self.folder / name, _copying(run_folder / FOLDER / name))
+                write_folder(self.folder / name, partial(_copy, run_folder / FOLDER / name))
             damage = verify(self.folder / name)
             if damage is not None:
                 raise CheckpointError(
@@ -96,14 +97,8 @@ def thinned(past: Sequence[PastPlayer], keep: int) -> list[PastPlayer]:
     return left
 
 
-def _copying(source: Path) -> Callable[[Path], None]:
-    """A function that fills a folder with the files of another one."""
-
-    def fill(temporary: Path) -> None:
-        if not source.is_dir():
-            raise CheckpointError(f"{source}: opponent snapshot is missing; restore it from a copy")
-        shutil.copytree(
-            source, temporary, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST)
-        )
-
-    return fill
+def _copy(source: Path, folder: Path) -> None:
+    """Fills a folder with the files of another one."""
+    if not source.is_dir():
+        raise CheckpointError(f"{source}: opponent snapshot is missing; restore it from a copy")
+    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))

@@ -96,9 +96,8 @@ class AdaptedCallback(Callback):
     def _call(self, run: Run, hook: str, **more: Any) -> None:
         state, tasks = self.state, run.source.num_tasks()
         state.max_steps, state.global_step = run.total_steps, run.step
-        state.epoch = (
-            run.step * run.config.training.batch_size / tasks if tasks else float(run.step)
-        )
+        batch_size = run.config.training.batch_size
+        state.epoch = run.step * batch_size / tasks if tasks else float(run.step)
         state.is_world_process_zero = state.is_local_process_zero = run.peers.main
         if len(run.learners) == 1 and run.placement.local:
             policy = run.learners[0].weights_of
@@ -135,15 +134,11 @@ def _adapted(index: int, callback: Any) -> Callback:
     base = bases.get("TrainerCallback")
     if base is None:
         raise ConfigError(
-            f"{where}: derive it from mrlm.Callback, whose hooks docs/callbacks.md has"
+            f"{where}: derive it from mrlm.Callback (docs/callbacks.md has its hooks)"
         )
-    others = [
-        name
-        for name in vars(base)
-        if name.startswith("on_")
-        and name not in (*HOOKS, "on_init_end")
-        and getattr(type(callback), name) is not getattr(base, name)
-    ]
+    hooks = [name for name in vars(base) if name.startswith("on_")]
+    given = [name for name in hooks if getattr(kind, name) is not getattr(base, name)]
+    others = [name for name in given if name not in (*HOOKS, "on_init_end")]
     if others:
         raise ConfigError(
             f"{where}: a run has no hook {', '.join(others)}; derive it from mrlm.Callback "

@@ -174,9 +174,9 @@ def problems_of(
     learner: Learner, samples: Sequence[Sample], rounded: bool = False
 ) -> Iterator[str]:
     """Problems in how a learner reads samples of its policy, or of its `rounded` weights."""
+    _warn_of_forking(learner, samples)
     yield from _wrong_tokens(learner, samples)
     yield from _wrong_logprobs(learner, samples, rounded)
-    yield from _forking_template(learner, samples)
 
 
 def _wrong_tokens(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
@@ -199,11 +199,8 @@ def _wrong_tokens(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
 def _wrong_logprobs(learner: Learner, samples: Sequence[Sample], rounded: bool) -> Iterator[str]:
     """Checks that engine and trainer give the sampled tokens the same probability."""
     policy = learner.weights_of
-    probed = [
-        sample
-        for sample in samples
-        if all(comparable(turn, learner.version) for turn in sample.turns)
-    ]
+    current = partial(comparable, version=learner.version)
+    probed = [sample for sample in samples if all(map(current, sample.turns))]
     if not probed:
         return
     batch = pack(probed, pad_id=policy.pad_id, device=policy.device)
@@ -223,7 +220,7 @@ def _wrong_logprobs(learner: Learner, samples: Sequence[Sample], rounded: bool) 
         )
 
 
-def _forking_template(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
+def _warn_of_forking(learner: Learner, samples: Sequence[Sample]) -> None:
     """Warns of a template that rewrites the past: each turn becomes a sample, correct but slow."""
     opening = [Message("a"), Message("b", Role.ASSISTANT), Message("c")]
     first = learner.chat.render(opening[:1])
@@ -235,7 +232,6 @@ def _forking_template(learner: Learner, samples: Sequence[Sample]) -> Iterator[s
             "is read from its start",
             learner.policy,
         )
-    yield from ()
 
 
 def report(run: Run, problem: str) -> None:

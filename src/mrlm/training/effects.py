@@ -15,7 +15,6 @@ from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.data.batch import merge, pack
 from mrlm.learn.policy.policy import Policy
-from mrlm.play.engine import Engine
 from mrlm.play.sources.branches import Branches, EpisodePlace, Past, Script, TurnPlace, past_of
 from mrlm.training.run import Run
 
@@ -140,9 +139,7 @@ async def effect_metrics(run: Run, groups: Sequence[Group]) -> dict[str, float]:
 def _scripts(past: Past) -> tuple[list[str], list[TurnPlace]]:
     """The agents of an episode, and the turns that another agent may have read."""
     later = {position: [q for q in past if past[q].when > past[position].when] for position in past}
-    messages = [
-        position for position in past if any(other[0] != position[0] for other in later[position])
-    ]
+    messages = [p for p in past if any(other[0] != p[0] for other in later[p])]
     return list(dict.fromkeys(agent for agent, _ in past)), messages
 
 
@@ -154,7 +151,7 @@ async def _effects(
     agents, messages = _scripts(past)
     scripts = [Script(agents=frozenset([agent]), how="text") for agent in agents]
     scripts += [Script(turns=frozenset([position]), how="text") for position in messages]
-    branches = await _branches(run, episode, past, run.engines).branches(scripts)
+    branches = await _branches(run, episode, past).branches(scripts)
     metrics = [
         (f"marginal/{agent}", episode.reward - branch.reward)
         for agent, branch in zip(agents, branches, strict=False)
@@ -179,14 +176,14 @@ def _text(turn: Turn) -> str:
     return "" if turn.message is None else turn.message.content.strip()
 
 
-def _branches(run: Run, episode: Episode, past: Past, engines: Mapping[str, Engine]) -> Branches:
+def _branches(run: Run, episode: Episode, past: Past) -> Branches:
     """Plays branches of an episode of an evaluation with the current policies."""
     assert run.evaluator is not None
     config, environments = run.config, run.evaluator.environments
     return Branches(
         environments,
         run.evaluator.settings_of,
-        engines,
+        run.engines,
         1,
         config.training.seed,
         config.engine.timeout,

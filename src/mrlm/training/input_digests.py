@@ -28,9 +28,7 @@ def check_inputs(folder: Path) -> None:
         return
     paths = known_paths(folder)
     for name, before in json.loads(file.read_text(encoding="utf-8"))["data"].items():
-        places = [
-            candidate for candidate in (folder / name, Path(paths[name])) if candidate.exists()
-        ]
+        places = [each for each in (folder / name, Path(paths[name])) if each.exists()]
         if not places:
             raise ConfigError(
                 f"{folder}: its data set {paths[name]!r} does not exist any more, nor does "

@@ -89,9 +89,7 @@ async def credit(run: Run, groups: Sequence[Group]) -> Updates:
             for learner in run.learners:
                 run.phase = Phase.UPDATING
                 learner.renew_reference()
-        await asyncio.gather(
-            *(trainee.annotate(groups, run.spec.columns) for trainee in run.learners)
-        )
+        await asyncio.gather(*(each.annotate(groups, run.spec.columns) for each in run.learners))
     with span("credit"), complete():
         algorithm.credit(groups)
     with span("update"):

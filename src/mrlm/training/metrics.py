@@ -1,6 +1,6 @@
 """Metrics of episodes under the field's names, for the team, each agent and each environment."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -8,6 +8,7 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.owners import owners_of, role_of
 from mrlm.core.types import Turn
 from mrlm.learn.agent_numbers import PEAKS
+from mrlm.learn.credit.groups import is_trained, trained_turns
 from mrlm.learn.data.batch import joined
 from mrlm.learn.data.samples import has_advantage
 from mrlm.play.engine import Engine, RemoteEngine
@@ -76,12 +77,12 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
     several policies of each (`advantage/<policy>/mean`); the agent's keep a name that both have."""
     agents: dict[str, list[Turn]] = {}
     policies: dict[str, list[Turn]] = {}
-    for turn in _credited(groups):
-        agents.setdefault(role_of(turn.agent), []).append(turn)
-        policies.setdefault(turn.policy, []).append(turn)
-    tokens = {
-        agent: sum([len(turn.completion_ids) for turn in turns]) for agent, turns in agents.items()
-    }
+    episodes = (each for group in groups for each in [*group.valid, *group.replays])
+    for turn in (turn for episode in episodes for turn in episode.turns):
+        if turn.advantages is not None and is_trained(turn):
+            agents.setdefault(role_of(turn.agent), []).append(turn)
+            policies.setdefault(turn.policy, []).append(turn)
+    tokens = {agent: sum(map(len, turns)) for agent, turns in agents.items()}
     metrics: dict[str, float] = {"tokens/trained": float(sum(tokens.values()))}
     for agent, turns in agents.items():
         metrics |= _spread(f"/{agent}", turns)
@@ -115,7 +116,7 @@ def distinct_metrics(groups: Sequence[Group]) -> dict[str, float]:
         rollouts: dict[str, list[tuple[tuple[int, ...], ...]]] = {}
         for episode in group.valid:
             for agent, rollout in episode.rollouts.items():
-                turns = [t for t in rollout.turns if t.trained and t.completion_ids]
+                turns = trained_turns(rollout)
                 if turns and not (episode.greedy or episode.pruned):
                     agent = role_of(agent)
                     policies.setdefault(agent, turns[0].policy)
@@ -128,20 +129,9 @@ def distinct_metrics(groups: Sequence[Group]) -> dict[str, float]:
         return {}
     rows = {"": set(shares)} | owners_of({agent: policies[agent] for agent in shares})
     return {
-        f"distinct_completions{suffix}": float(
-            np.mean([x for a in sorted(agents) for x in shares[a]])
-        )
-        for suffix, agents in rows.items()
+        f"distinct_completions{suffix}": float(np.mean([x for a in sorted(row) for x in shares[a]]))
+        for suffix, row in rows.items()
     }
-
-
-def _credited(groups: Sequence[Group]) -> Iterator[Turn]:
-    """The turns with tokens and advantages."""
-    for group in groups:
-        for episode in [*group.valid, *group.replays]:
-            for turn in episode.turns:
-                if turn.advantages is not None and turn.trained and turn.completion_ids:
-                    yield turn
 
 
 def api_metrics(engines: Mapping[str, Engine]) -> dict[str, float]:

@@ -96,7 +96,7 @@ class Report:
     def add(self, row: Mapping[str, Any]) -> None:
         """Adds a line of `profile.jsonl`."""
         if row["step"] == 0:
-            self.before += sum(sum(by.values()) for by in row["seconds"].values())
+            self.before += _total(row["seconds"])
             return
         self.steps += 1
         tables = [(self.seconds, row["seconds"]), (self.tokens, row["tokens"])]
@@ -111,7 +111,7 @@ class Report:
     def __str__(self) -> str:
         if not self.steps:
             return f"profile of {self.name}: no step was finished"
-        whole = self._seconds(*self.seconds)
+        whole = _total(self.seconds)
         lines = [f"profile of {self.name}: {self.steps} steps, {whole / self.steps:.3f} s each"]
         lines += [f"  {row}{self._parts(phase)}" for phase, row in self._rows(self.seconds, ABOUT)]
         if self.before >= 0.0005:
@@ -129,19 +129,13 @@ class Report:
 
     def _rows(self, table: Table, about: Mapping[str, str]) -> list[tuple[str, str]]:
         """The phases that took time, each with its seconds a step and its share."""
-        spent = {phase: sum(table.get(phase, {}).values()) for phase in (*PHASES, OTHER)}
-        whole = sum(sum(by.values()) for by in table.values()) or 1.0
+        spent = {phase: _total(table, phase) for phase in (*PHASES, OTHER)}
+        whole = _total(table) or 1.0
         rows = [(phase, t, about.get(phase, phase)) for phase, t in spent.items() if t]
         return [
             (phase, f"{phase:<13}{t / self.steps:>9.3f} s {t / whole:>6.1%}  {text}")
             for phase, t, text in rows
         ]
-
-    def _seconds(self, *phases: str) -> float:
-        return sum(sum(self.seconds.get(phase, {}).values()) for phase in phases)
-
-    def _tokens(self, what: str) -> float:
-        return sum(self.tokens.get(what, {}).values())
 
     def _parts(self, phase: str) -> str:
         """Shares of the owners of a phase, where there are several."""
@@ -150,20 +144,21 @@ class Report:
         named = sorted((name, part) for name, part in self.seconds[phase].items() if name)
         if not named or len({name for by in rivals for name in by if name}) < 2:
             return ""
-        spent = self._seconds(phase)
+        spent = _total(self.seconds, phase)
         return " (" + ", ".join(f"{name} {part / spent:.0%}" for name, part in named) + ")"
 
     def _agents(self) -> list[str]:
         agents = sorted({name for by in self.tokens.values() for name in by})
         if not agents:
             return []
-        counted = [*COUNTED, *(["eval/sampled"] if self._tokens("eval/sampled") else [])]
+        counted = [*COUNTED, *(["eval/sampled"] if _total(self.tokens, "eval/sampled") else [])]
         width = max(len("tokens per step"), *map(len, agents)) + 2
         heads = "".join(f"{head:>15}" for head in [*counted, "sampled share"])
         lines = ["  " + "tokens per step".ljust(width) + heads]
         for agent in agents:
             numbers = [self.tokens.get(what, {}).get(agent, 0) for what in counted]
-            share = self.tokens.get("sampled", {}).get(agent, 0) / (self._tokens("sampled") or 1)
+            sampled = _total(self.tokens, "sampled") or 1
+            share = self.tokens.get("sampled", {}).get(agent, 0) / sampled
             cells = "".join(f"{number / self.steps:>15,.0f}" for number in numbers)
             lines.append("  " + agent.ljust(width) + cells + f"{share:>15.0%}")
         return lines
@@ -171,17 +166,17 @@ class Report:
     def _speeds(self) -> list[str]:
         """Tokens sampled per second of sampling, and trained on per second of training."""
         pairs = (("sampled", ("sampling",)), ("trained", LEARNING))
-        spent = {
-            what: self._seconds(*phases)
-            + sum(sum(t.get(p, {}).values()) for t in self.beside.values() for p in phases)
-            for what, phases in pairs
-        }
-        speeds = [
-            f"{self._tokens(what) / spent[what]:,.0f} tokens/s {what}"
-            for what, _ in pairs
-            if self._tokens(what) and spent[what]
-        ]
+        tables = [self.seconds, *self.beside.values()]
+        speeds: list[str] = []
+        for what, phases in pairs:
+            tokens, spent = _total(self.tokens, what), sum(_total(t, *phases) for t in tables)
+            speeds += [f"{tokens / spent:,.0f} tokens/s {what}"] if tokens and spent else []
         return ["  " + ", ".join(speeds)] if speeds else []
+
+
+def _total(table: Table, *names: str) -> float:
+    """The sum over owners of some phases or counters; of all by default."""
+    return sum(sum(table.get(name, {}).values()) for name in names or table)
 
 
 def _nested(table: Mapping[tuple[str, str], float]) -> Table:

@@ -56,9 +56,7 @@ def count_at(folder: Path, step: int, recorded: int) -> int:
         recorded: their number when the checkpoint was written; the run may have returned to this
             very one since.
     """
-    return max(
-        [recorded, *(rollback.count for rollback in rollbacks(folder) if rollback.to == step)]
-    )
+    return max([recorded, *(each.count for each in rollbacks(folder) if each.to == step)])
 
 
 def go_back(folder: Path, step: int, done: int, allowed: int, error: NonFiniteError) -> Path:

@@ -175,11 +175,10 @@ class Run:
         in it are context."""
         if not self.assignments:
             return
+        learns, usual = self.schedule.learns, self.assignments[self.schedule.rotation(step)]
         settings_of = {
-            name: replace(
-                settings, trained=settings.trained and self.schedule.learns(settings.policy, step)
-            )
-            for name, settings in self.assignments[self.schedule.rotation(step)].items()
+            name: replace(given, trained=given.trained and learns(given.policy, step))
+            for name, given in usual.items()
         }
         self.source.assign(settings_of)
         if self.evaluator is not None:

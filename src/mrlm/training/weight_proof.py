@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mrlm.core.episodes import Episode, Group
-from mrlm.core.types import Completion, Rollout, SamplingParams, Task, Turn
+from mrlm.core.types import Rollout, SamplingParams, Task, Turn
 from mrlm.learn.data.batch import as_column
 from mrlm.learn.frozen import Frozen
 from mrlm.learn.learner import Learner
@@ -106,24 +106,18 @@ async def prove(
 
 def _without(run: Run, learners: Sequence[Learner | Frozen]) -> list[Learner | Frozen]:
     """Those whose weights are not known to be in the engine, in all processes."""
-    flags = [_known(run.engines[learner.policy], learner) for learner in learners]
+    engines = [run.engines[learner.policy] for learner in learners]
+    flags = [
+        isinstance(engine, LocalEngine) and engine.holds(learner.policy, learner.weights_of)
+        for engine, learner in zip(engines, learners, strict=True)
+    ]
     everywhere = [all(votes) for votes in zip(*run.peers.from_all(flags), strict=True)]
     return [learner for learner, sure in zip(learners, everywhere, strict=True) if not sure]
 
 
-def _known(engine: Engine, learner: Learner | Frozen) -> bool:
-    return isinstance(engine, LocalEngine) and engine.holds(learner.policy, learner.weights_of)
-
-
 async def _load(run: Run, learners: Sequence[Learner | Frozen]) -> None:
-    await asyncio.gather(
-        *(
-            run.engines[learner.policy].load_weights(
-                learner.policy, learner.weights(), learner.version
-            )
-            for learner in learners
-        )
-    )
+    loads = (run.engines[x.policy].load_weights(x.policy, x.weights(), x.version) for x in learners)
+    await asyncio.gather(*loads)
 
 
 async def gaps(
@@ -131,9 +125,7 @@ async def gaps(
 ) -> list[Gap]:
     """Differences between engines and learners, for every engine that has weights, over all
     processes. Arguments of `exchange`; `attempt` counts earlier proofs of the same weights."""
-    limits = {
-        member.policy: run.engines[member.policy].tolerance(member.policy) for member in learners
-    }
+    limits = {x.policy: run.engines[x.policy].tolerance(x.policy) for x in learners}
     proven = [member for member in learners if limits[member.policy] is not None]
     by_engine: dict[int, tuple[Engine, list[Request]]] = {}
     trained: dict[str, list[Turn]] = {}
@@ -144,15 +136,9 @@ async def gaps(
         engine = run.engines[learner.policy]
         requests = _requests(run, learner, trained.get(learner.policy, []), attempt)
         by_engine.setdefault(id(engine), (engine, []))[1].extend(requests)
-    answers = await asyncio.gather(
-        *(_said(engine, requests) for engine, requests in by_engine.values())
-    )
-    turns = [
-        turn
-        for rank_answers in run.peers.from_all(answers)
-        for several in rank_answers
-        for turn in several
-    ]
+    answers = await asyncio.gather(*(_said(*asked) for asked in by_engine.values()))
+    ranks = run.peers.from_all(answers)
+    turns = [turn for rank_answers in ranks for several in rank_answers for turn in several]
     rollouts = {f"{number}": Rollout(turns=[turn]) for number, turn in enumerate(turns)}
     probed = [Group([Episode("proof", Task("proof"), rollouts, status="done")])]
     await asyncio.gather(*(learner.rescore(probed) for learner in proven))
@@ -188,11 +174,8 @@ def _requests(
 
 async def _said(engine: Engine, requests: Sequence[Request]) -> list[Turn]:
     """The answers of every copy of the weights."""
-    copies: list[list[Completion]]
-    if isinstance(engine, ReplicatedEngine):
-        copies = await engine.everywhere(requests)
-    else:
-        copies = [await engine.generate(requests)]
+    several = isinstance(engine, ReplicatedEngine)
+    copies = await engine.everywhere(requests) if several else [await engine.generate(requests)]
     pairs = [pair for completions in copies for pair in zip(requests, completions, strict=True)]
     return [
         Turn(q.policy, q.policy, q.prompt_ids, a.token_ids, a.logprobs, sampling=q.sampling)

@@ -253,7 +253,11 @@ def credit_joint_steps(
     returns = advantages + values
     algorithm.observe_returns({TEAM: returns})
     algorithm.explain({TEAM: returns}, {TEAM: advantages})
-    scaled = _scaled(advantages, steps) if algorithm.whiten_advantages else advantages
+    scaled = advantages
+    if algorithm.whiten_advantages:
+        acted = np.array([bool(step.trained) for step in steps], dtype=bool)
+        moments = ops.global_moments({TEAM: advantages[acted]})
+        scaled = ops.whiten(advantages, moments=moments[TEAM]) if steps else advantages
     for step, advantage, target, value in zip(steps, scaled, returns, values, strict=True):
         for turn in step.turns:
             turn.returns = float(target)
@@ -267,9 +271,3 @@ def trainable_steps(episode: Episode, gamma: float) -> list[JointStep]:
     steps = joint_steps(episode, gamma)
     finite = all(math.isfinite(step.reward) for step in steps)
     return steps if finite and any(step.trained for step in steps) else []
-
-
-def _scaled(advantages: np.ndarray, steps: Sequence[JointStep]) -> np.ndarray:
-    acted = np.array([bool(step.trained) for step in steps], dtype=bool)
-    moments = ops.global_moments({"team": advantages[acted]})
-    return ops.whiten(advantages, moments=moments["team"]) if steps else advantages

@@ -199,19 +199,16 @@ class PolicyGradient(Algorithm):
 
     @property
     def spec(self) -> Spec:
-        weighted = self.importance not in ("auto", "none") and self.loss_type != "reinforce"
-        columns: dict[str, bool] = {
-            "ref_logprobs": bool(self.kl_coef),
-            "old_logprobs": weighted or self.recompute_old,
-        }
-        uncorrected = self.importance == "none" and self.loss_type == "reinforce"
+        weighs, ratio = self.importance not in ("auto", "none"), self.loss_type != "reinforce"
+        columns = {"ref_logprobs"} if self.kl_coef else set[str]()
+        if self.recompute_old or (weighs and ratio):
+            columns.add("old_logprobs")
+        uncorrected = self.importance == "none" and not ratio
         return Spec(
-            columns=frozenset(name for name, needed in columns.items() if needed),
+            columns=frozenset(columns),
             rescores_lagged=self.importance != "none",
             refuses_lag=UNWEIGHED if uncorrected else None,
-            refuses_rounded=ROUNDED + "importance=token"
-            if self.importance in ("auto", "none")
-            else None,
+            refuses_rounded=None if weighs else ROUNDED + "importance=token",
             unit="rollout" if WHOLE & {self.loss_type, self.importance} else "turn",
             entropy=self.entropy_coef != 0.0,
             ignores_zero=not self.entropy_coef and not (self.kl_coef and self.kl_in == "loss"),
@@ -315,16 +312,14 @@ class PolicyGradient(Algorithm):
         """The ratios to clip, and their advantages, both (N,)."""
         advantages = batch.advantages
         if self.loss_type == "gspo":
-            ratio = ops.gspo_ratio(difference, logprobs, *batch.whole)
-        elif self.loss_type in ("sequence", "turn"):
-            whole = self.loss_type == "sequence"
-            index, size = batch.whole if whole else (batch.turn, batch.num_turns)
-            limit = ops.LOG_RATIO_LIMIT if whole else ops.TURN_LOG_RATIO_LIMIT
-            ratio = ops.sequence_ratio(difference, index, size, mean=not whole, limit=limit)
-            advantages = ops.segment_mean(advantages, index, size)[index]
-        else:
-            ratio = difference.exp()
-        return ratio, advantages
+            return ops.gspo_ratio(difference, logprobs, *batch.whole), advantages
+        if self.loss_type not in ("sequence", "turn"):
+            return difference.exp(), advantages
+        whole = self.loss_type == "sequence"
+        index, size = batch.whole if whole else (batch.turn, batch.num_turns)
+        limit = ops.LOG_RATIO_LIMIT if whole else ops.TURN_LOG_RATIO_LIMIT
+        ratio = ops.sequence_ratio(difference, index, size, mean=not whole, limit=limit)
+        return ratio, ops.segment_mean(advantages, index, size)[index]
 
     def _importance(self, batch: Batch, logprobs: Tensor) -> Tensor | None:
         """Weights (N,) for a mismatch of sampler and trained policy, or `None`: `pi_old /
@@ -334,13 +329,12 @@ class PolicyGradient(Algorithm):
             return None
         new = logprobs if self.loss_type == "reinforce" else batch.old_logprobs
         bounds = (self.importance_cap, self.importance_floor)
+        pair = new, batch.behaviour_logprobs
         if self.importance != "auto":
-            return ops.mismatch_weights(
-                new, batch.behaviour_logprobs, self.importance, *bounds, *batch.whole
-            )
+            return ops.mismatch_weights(*pair, self.importance, *bounds, *batch.whole)
         ratio = self.loss_type != "reinforce"
         cut = [turn.lag > 0 or (ratio and turn.sampling.truncates) for turn in batch.turns]
         if not any(cut):
             return None
-        weights = ops.mismatch_weights(new, batch.behaviour_logprobs, "token", *bounds)
+        weights = ops.mismatch_weights(*pair, "token", *bounds)
         return torch.where(to_device(np.array(cut), weights.device)[batch.turn], weights, 1.0)

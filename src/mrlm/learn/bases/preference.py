@@ -113,11 +113,10 @@ def row_pairs(group: Group) -> list[PreferencePair]:
     pairs = []
     for rollouts in members(group).values():
         ranked = sorted(rollouts, key=lambda member: -member[0].reward)
-        tied = ranked[0][0].reward == ranked[-1][0].reward
-        chosen, rejected = ranked[0][1], ranked[-1][1]
-        if len(rollouts) < 2 or (tied and len(rollouts) > 2) or not comparable(chosen, rejected):
-            continue
-        pairs.append(PreferencePair(trained_turns(chosen), trained_turns(rejected)))
+        (best, chosen), (worst, rejected) = ranked[0], ranked[-1]
+        several = len(rollouts) == 2 or (len(rollouts) > 2 and best.reward != worst.reward)
+        if several and comparable(chosen, rejected):
+            pairs.append(PreferencePair(trained_turns(chosen), trained_turns(rejected)))
     return pairs
 
 
@@ -166,6 +165,5 @@ def _followed(episode: Episode, agent: str, step: int, rewards: Rewards) -> floa
 def scored(turns: Sequence[Turn]) -> Turn:
     """A conversation as a turn that is read to its last token, where a head scores it."""
     last = turns[-1]
-    return Turn(
-        last.agent, last.policy, [*last.prompt_ids, *last.completion_ids], last.completion_ids[-1:]
-    )
+    read = [*last.prompt_ids, *last.completion_ids]
+    return Turn(last.agent, last.policy, read, last.completion_ids[-1:])

@@ -149,11 +149,9 @@ def whiten_batch(
 def deviation(compared: Sequence[Comparison]) -> float:
     """Unbiased deviation of returns from their comparison means, pooled: with one per turn index, a
     turn with little influence would weigh as much as a decisive one."""
-    squares = sum(
-        float(np.square(comparison.pool - comparison.pool.mean()).sum()) for comparison in compared
-    )
-    count = sum(len(comparison.pool) - 1 for comparison in compared)
-    flat = all(comparison.flat for comparison in compared)
+    squares = sum(float(np.square(each.pool - each.pool.mean()).sum()) for each in compared)
+    count = sum(len(each.pool) - 1 for each in compared)
+    flat = all(each.flat for each in compared)
     return 0.0 if flat or not count else math.sqrt(squares / count)
 
 
@@ -214,10 +212,8 @@ def pooled_scales(moments: Mapping[str, Moments], by: Literal["turn", "batch"]) 
         squares, count = sums.get(agent[name], (0.0, 0))
         more = max(entry.count - 1, 0)
         sums[agent[name]] = squares + entry.variance * more, count + more
-    return {
-        name: math.sqrt(sums[agent[name]][0] / max(sums[agent[name]][1], 1) + 1e-8)
-        for name in moments
-    }
+    scale = {owner: math.sqrt(x / max(count, 1) + 1e-8) for owner, (x, count) in sums.items()}
+    return {name: scale[agent[name]] for name in moments}
 
 
 def greedy_baselines(
@@ -227,9 +223,8 @@ def greedy_baselines(
     turn with the same index (the last one if there are fewer), or their mean."""
     if by == "episode":
         return [sum(returns) / len(returns)] * len(trained_turns(rollout))
-    index = {id(turn): position for position, turn in enumerate(rollout.turns)}
     last = len(returns) - 1
-    return [returns[min(index[id(turn)], last)] for turn in trained_turns(rollout)]
+    return [returns[min(at, last)] for at, turn in enumerate(rollout.turns) if is_trained(turn)]
 
 
 def _by_place(

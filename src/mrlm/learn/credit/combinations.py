@@ -25,8 +25,7 @@ def credit_combinations(
     """
     for rollouts, returns in answer_returns(group, per_agent, by):
         places = np.arange(len(returns))
-        answers = Comparison([], returns, places, returns, places)
-        advantages = answers.advantages(statistic)
+        advantages = Comparison([], returns, places, returns, places).advantages(statistic)
         for rollout, value, advantage in zip(rollouts, returns, advantages, strict=True):
             turns = trained_turns(rollout)
             for turn in turns:

@@ -191,11 +191,7 @@ def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
     for group in groups:
         compared = members(group)
         rollouts = [pair for episode in group for pair in episode.rollouts.items()]
-        for agent in {
-            role_of(name)
-            for name, candidate in rollouts
-            if role_of(name) in compared or trained_turns(candidate)
-        }:
+        for agent in {*compared} | {role_of(name) for name, one in rollouts if trained_turns(one)}:
             siblings = compared.get(agent, [])
             turns = (turn for _, rollout in siblings for turn in trained_turns(rollout))
             small = len(siblings) < 2

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 import numpy as np
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.replayed import shapley
 from mrlm.core.types import Turn
-from mrlm.learn.credit.groups import is_trained, members
+from mrlm.learn.credit.groups import members, trained_turns
 
 Answer = tuple[Episode, Turn]
 """An answer to a decision, and the episode in which it was given."""
@@ -24,15 +25,13 @@ def decisions(group: Group) -> Iterator[list[Answer]]:
         if mark.index is None or not math.isfinite(episode.reward):
             continue
         (agent,) = mark.agents
-        for turn in episode.rollouts[agent].turns:
-            if turn.index == mark.index and is_trained(turn):
+        for turn in trained_turns(episode.rollouts[agent]):
+            if turn.index == mark.index:
                 again.setdefault((mark.of, agent, turn.index), []).append((episode, turn))
-    for pairs in members(group).values():
-        for episode, rollout in pairs:
-            for turn in rollout.turns:
-                others = again.get((episode.id, turn.agent, turn.index))
-                if others and is_trained(turn):
-                    yield [(episode, turn), *others]
+    for episode, rollout in chain.from_iterable(members(group).values()):
+        for turn in trained_turns(rollout):
+            if others := again.get((episode.id, turn.agent, turn.index)):
+                yield [(episode, turn), *others]
 
 
 def outcomes_without(group: Group) -> dict[str, dict[frozenset[str], float]]:

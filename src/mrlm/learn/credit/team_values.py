@@ -75,8 +75,7 @@ def rank_answers(utilities: Sequence[tuple[str, list[Turn], float, int]], worst:
             answers.setdefault(question, []).append((value, taught))
     compared = 0
     for several in answers.values():
-        high = max(several, key=lambda answer: answer[0])
-        low = min(several, key=lambda answer: answer[0])
+        high, low = (best(several, key=lambda answer: answer[0]) for best in (max, min))
         completions = [[turn.completion_ids for turn in turns] for _, turns in (high, low)]
         if high[0] == low[0] or completions[0] == completions[1]:
             continue

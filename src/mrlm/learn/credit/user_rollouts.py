@@ -130,9 +130,7 @@ class RolloutReader(PlayReader):
         if by_hand and (not turns or any(turn is not None for _, turn in links)):
             name = rollout.agent or "agent"
             written = transcript_turns(self.chat, rollout.messages, name, self.policy, self.agents)
-            turns += [
-                turn for turn in written if turn.message is not None and turn.message.turn is None
-            ]
+            turns += [x for x in written if x.message is not None and x.message.turn is None]
             turns.sort(key=lambda turn: len(turn.prompt_ids))
             if rollout.turns:  # number recorded and hand-written turns together
                 for step, turn in enumerate(turns):
@@ -305,12 +303,8 @@ def check_usable(episodes: Sequence[Episode], rewards: Sequence[object] | None) 
     if episodes and not any(not other.failed and other.scored for other in episodes):
         raise ConfigError(f"no reward is a finite number: {first}; rewards must be finite numbers")
     if wrong:
-        log.warning(
-            "%s; %d of %d rollouts without a finite reward are skipped",
-            first,
-            len(wrong),
-            len(episodes),
-        )
+        text = "%s; %d of %d rollouts without a finite reward are skipped"
+        log.warning(text, first, len(wrong), len(episodes))
 
 
 def opening_of(play: Play) -> Any:

@@ -150,10 +150,8 @@ class Critic(Trainee):
     def _backward(self, samples: Sequence[Sample], algorithm: Algorithm) -> float:
         """Adds up the gradient of a mini-batch; returns the loss on this rank."""
         self.stepper.clear()
-        loss, settings = 0.0, self.settings
-        micros = micro_batches(
-            self.body, settings, samples, Totals.of(samples), settings.accumulation
-        )
+        loss, settings, totals = 0.0, self.settings, Totals.of(samples)
+        micros = micro_batches(self.body, settings, samples, totals, settings.accumulation)
         for batch, real, last in micros:
             self.body.storage.begin(last)
             with span("forward", self.title):
@@ -198,14 +196,10 @@ class CentralCritic(Critic):
 
     def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
         samples: list[Sample] = []
-        for group in groups:
-            for episode in group.valid:
-                states = self.states(episode)
-                if credited:
-                    states = [state for state in states if state.returns is not None]
-                for sample in merge(states):
-                    sample.unit = sample.rollout = len(samples)
-                    samples.append(sample)
+        for states in (self.states(episode) for group in groups for episode in group.valid):
+            for sample in merge([x for x in states if x.returns is not None or not credited]):
+                sample.unit = sample.rollout = len(samples)
+                samples.append(sample)
         return samples
 
     def record(self, turn: Turn) -> None:

@@ -189,7 +189,7 @@ class TeamValue(nn.Module):
         """Expected values `v` (B, n) of prompts with features (B, n, F)."""
         return _apply(self.expected, read)
 
-    def mix(self, q: Tensor, active: Tensor, state: Tensor) -> Tensor:
+    def mix(self, q: Tensor, active: Tensor, state: Tensor | None) -> Tensor:
         """`Q_tot` (B,) of `q` (B, n) in joint states with features (B, F)."""
         return self.mixer(q, active, None if self.reduce is None else self.reduce(state))
 

@@ -101,9 +101,9 @@ class MixedCritic(Critic):
 
     def _mixed(self, network: TeamValue, rows: FeatureRows) -> Tensor:
         """`Q_tot` or, as a baseline, `V_tot` of every row (B,), in the network's units."""
-        if self.mixing.mode == "vdac":
-            return network.mix(network.expectations(rows.expected), rows.active, rows.state)
-        return network.mix(network.utilities(rows.chosen), rows.active, rows.state)
+        baseline = self.mixing.mode == "vdac"
+        q = network.expectations(rows.expected) if baseline else network.utilities(rows.chosen)
+        return network.mix(q, rows.active, rows.state)
 
     def _targets(self, rows: FeatureRows) -> Tensor:
         """Values of the target (B,); with `bon`, for each agent's best answer to its prompt."""
@@ -118,13 +118,8 @@ class MixedCritic(Critic):
         """Counterfactual advantages of every active agent in every row: its name, its turns there,
         and `Q_tot(u) - Q_tot(u with u_i replaced by v_i)`."""
         rows, network = self._known(), self.team
-
-        def mixer(q: Tensor, active: Tensor, state: Tensor | None) -> Tensor:
-            assert state is not None
-            return network.mix(q, active, state)
-
         u, v = network.utilities(rows.chosen), network.expectations(rows.expected)
-        table = counterfactuals(mixer, u, v, rows.active, rows.state) * self.scale
+        table = counterfactuals(network.mix, u, v, rows.active, rows.state) * self.scale
         return list(self._spread(rows, table))
 
     @torch.no_grad()
@@ -198,9 +193,7 @@ class MixedCritic(Critic):
         """The rows read by `annotate` that have returns, and these returns (B,); stores in `fit`
         the values mixed for them. `None` if there are none."""
         self.fit, rows = None, self.rows
-        has_return = (
-            [] if rows is None else [step.turns[0].returns is not None for step in rows.steps]
-        )
+        has_return = [step.turns[0].returns is not None for step in rows.steps] if rows else []
         if rows is None or not any(has_return):
             return None
         selected = rows.where(has_return)
@@ -255,9 +248,4 @@ class MixedCritic(Critic):
 
     def _state(self) -> dict[str, Tensor]:
         parts: dict[str, Any] = {"team": self.team, "target": self.target}
-        return {
-            f"{part}.{name}": tensor
-            for part, network in parts.items()
-            if network is not None
-            for name, tensor in network.state_dict().items()
-        }
+        return dict(torch.nn.ModuleDict(parts).state_dict())

@@ -149,9 +149,8 @@ class FeatureReader:
             for rollout in episode.rollouts.values():
                 texts = own_texts(rollout, self.decode)
                 reads = self._pieces([text for _, *both in texts for text in both])
-                for (turn, *_), seen, completion in zip(
-                    texts, reads[::2], reads[1::2], strict=True
-                ):
+                pairs = zip(texts, reads[::2], reads[1::2], strict=True)
+                for (turn, *_), seen, completion in pairs:
                     places[id(seen)] = (features.expected, id(turn))
                     places[id(completion)] = (features.chosen, id(turn))
                 samples += merge(reads)

@@ -173,7 +173,7 @@ class Batch:
         if (start, end) == (0, len(self)):
             return self
         here = slice(start, end)
-        columns = {name: getattr(self, name)[here] for name in _COLUMNS}
+        columns: dict[str, Any] = {name: getattr(self, name)[here] for name in _COLUMNS}
         host = {name: column[here] for name, column in self.host.items()}
         (first, last), (opening, closing) = (
             (int(host[name][0]), int(host[name][-1]) + 1) for name in ("sequence", "turn")
@@ -181,11 +181,9 @@ class Batch:
         for name, begin in (("sequence", first), ("turn", opening)):
             columns[name] = columns[name] - begin
             host[name] = host[name] - begin
-        turns, samples = self.turns[opening:closing], self.samples[first:last]
+        columns |= {"turns": self.turns[opening:closing], "samples": self.samples[first:last]}
         reference = None if self.reference is None else self.reference[here]
-        return replace(
-            self, samples=samples, turns=turns, host=host, reference=reference, **columns
-        )
+        return replace(self, host=host, reference=reference, **columns)
 
     def trained_token_ids(self) -> list[list[int]]:
         """The trained token ids, one list per turn."""

@@ -29,17 +29,9 @@ def with_observations(turns: Sequence[Turn], tail_ids: Sequence[int]) -> list[Tu
             seen = []
         extended.append(turn)
         if seen and turn.trained:
-            extended.append(
-                Turn(
-                    turn.agent,
-                    turn.policy,
-                    history,
-                    seen,
-                    step=turn.step,
-                    index=turn.index,
-                    version=turn.version,
-                    finish_reason=OBSERVATION,
-                    sampling=turn.sampling,
-                )
+            kept = {name: getattr(turn, name) for name in ("step", "index", "version", "sampling")}
+            observed = Turn(
+                turn.agent, turn.policy, history, seen, finish_reason=OBSERVATION, **kept
             )
+            extended.append(observed)
     return extended

@@ -38,18 +38,14 @@ def samples_of(
             return (number, episode_index, agent)
         return (number, agent) if unit == "pair" else (number, episode_index)
 
+    def taken(turn: Turn) -> bool:
+        credit = not credited or turn.advantages is not None
+        return turn.policy == policy and turn.trained and credit
+
     for number, group in enumerate(groups):
         for index, episode in enumerate(group.episodes):
-            if episode.failed:
-                continue
-            for agent, rollout in episode.rollouts.items():
-                turns = [
-                    turn
-                    for turn in rollout.turns
-                    if turn.policy == policy
-                    and turn.trained
-                    and (not credited or turn.advantages is not None)
-                ]
+            for agent, rollout in () if episode.failed else episode.rollouts.items():
+                turns = [*filter(taken, rollout.turns)]
                 for sample in merge(turns, rollout=next(rollouts)):
                     sample.unit = units.setdefault(key(number, index, agent), len(units))
                     samples.append(sample)
@@ -95,13 +91,8 @@ def openings(samples: Sequence[Sample]) -> list[Sample]:
     own, so that they fit into micro-batches."""
     first_samples: list[Sample] = []
     for turn in (turn for sample in samples for turn in sample.turns):
-        first = Turn(
-            turn.agent,
-            turn.policy,
-            turn.prompt_ids,
-            turn.completion_ids[:1],
-            sampling=turn.sampling,
-        )
+        first = Turn(turn.agent, turn.policy, turn.prompt_ids, turn.completion_ids[:1])
+        first.sampling = turn.sampling
         first_samples += merge([first], unit=len(first_samples))
     return first_samples
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -101,11 +102,9 @@ def _rejoined(parts: Sequence[Tensor | None], owned: Owners) -> Tensor | None:
 
 def _alike(loras: Sequence[Lora | None]) -> bool:
     """Whether the updates of a map can be one batched product."""
-    forms = {
-        None if lora is None else (len(lora.down), lora.scaling, lora.dropout) for lora in loras
-    }
-    (form,) = forms if len(forms) == 1 else ((0, 0.0, "several"),)
-    return form is None or form[2] is None
+    forms = {lora and (len(lora.down), lora.scaling, lora.dropout) for lora in loras}
+    form = forms.pop()
+    return not forms and (form is None or form[2] is None)
 
 
 def _update(
@@ -173,12 +172,9 @@ class _LowRank(torch.autograd.Function):
             _by_up(grad, low_part, scaling)
             for low_part, grad, (_, scaling) in zip(low.split(sizes, 2), cells, parts, strict=True)
         ]
-        gradients = [
-            y for stacked in _typed([*by_down, *by_up], leaves[0].dtype) for y in stacked.unbind()
-        ]
-        leaf_grads = [
-            y if x.requires_grad else None for x, y in zip(leaves, gradients, strict=True)
-        ]
+        stacked = _typed([*by_down, *by_up], leaves[0].dtype)
+        pairs = zip(leaves, chain.from_iterable(x.unbind() for x in stacked), strict=True)
+        leaf_grads = [y if x.requires_grad else None for x, y in pairs]
         if direct:
             added(leaves, leaf_grads)
             leaf_grads = [None]

@@ -71,12 +71,10 @@ def in_blocks() -> bool:
     return _blockwise.is_set() and quick()
 
 
-@contextmanager
-def small_products() -> Iterator[None]:
+def small_products() -> AbstractContextManager[None]:
     """Runs products through the default library inside the context, also within `quick_products`:
     the start-up cost of oneDNN would slow many small products."""
-    with _precision("ieee") if quick() else nullcontext():
-        yield
+    return _precision("ieee") if quick() else nullcontext()
 
 
 def other_products() -> AbstractContextManager[None]:

@@ -63,10 +63,7 @@ class Norm(torch.autograd.Function):
         back = torch.empty_like(x, memory_format=torch.contiguous_format)
         for_weight = torch.zeros(width, dtype=scale.dtype, device=x.device)
         rows = max(1, CACHED // 2 // width)
-        tall = (
-            tensor.reshape(-1, tensor.shape[-1]).split(rows)
-            for tensor in (x, scale, grads[0], back)
-        )
+        tall = (each.reshape(-1, each.shape[-1]).split(rows) for each in (x, scale, grads[0], back))
         for part, row_scale, grad, to_x in zip(*tall, strict=True):
             normed, grad = part * row_scale, grad.to(scale.dtype)
             product = normed * grad

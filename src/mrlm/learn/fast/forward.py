@@ -104,9 +104,8 @@ class LeanForward:
     ) -> tuple[Tensor, Owners]:
         """The tokens that the head reads, tree by tree, and their adapters."""
         trees = [plot.tree for plot in forest]
-        sizes = [len(tree.needed) for tree in trees]
-        starts = np.cumsum([0, *sizes])
-        indices = [start + np.arange(size) for start, size in zip(starts, sizes, strict=False)]
+        ends = np.cumsum([len(tree.needed) for tree in trees])
+        indices = np.split(np.arange(ends[-1]), ends[:-1])
         device = trees[0].ids.device
         owners = owners_of([plot.adapter for plot in forest], indices, device)
         if len(trees) == 1:
@@ -188,62 +187,50 @@ class LeanForward:
             added = self._norm(added, layer.norm_after_mlp, shared)
         return stream + added
 
-    def _gated(self, parts: Sequence[Tensor]) -> Tensor:
-        """The inner activations of an MLP, on a CPU, of gate and up."""
-        gate, up = parts
-        if self.anatomy.activation is F.silu:
-            return SwiGLU.apply(gate, up)  # pyright: ignore[reportReturnType]
-        return self.anatomy.activation(gate) * up
-
     def _opened(
         self, x: Tensor, layer: Layer, left: Owners, shared: _Pass, weights: BlockWeights | None
     ) -> Tensor:
         """The inner activations of the MLP."""
         activation = self.anatomy.activation
         if weights is None:
-            return self._gated(self._linears(x, layer, "gate_up", left, shared))
-        both = self._product(x, layer, "gate_up", left, shared, weights)
-        if activation is F.silu:
-            return JoinedSwiGLU.apply(both)  # pyright: ignore[reportReturnType]
-        gate, up = both.chunk(2, 1)
+            gate, up = self._linears(x, layer, "gate_up", left, shared)
+            if activation is F.silu:
+                return SwiGLU.apply(gate, up)  # pyright: ignore[reportReturnType]
+        else:
+            both = self._product(x, layer, "gate_up", left, shared, weights)
+            if activation is F.silu:
+                return JoinedSwiGLU.apply(both)  # pyright: ignore[reportReturnType]
+            gate, up = both.chunk(2, 1)
         return activation(gate) * up
 
     def _mixed(
         self, x: Tensor, layer: Layer, shared: _Pass, weights: BlockWeights | None
     ) -> Tensor:
         """Attention outputs (P, heads * head_dim) of the block's normed input."""
+        heads, kv_heads, size = self.anatomy.heads, self.anatomy.kv_heads, self.anatomy.head_dim
+        cos_sin = shared.rotary[layer.rope]
         if weights is None:
-            parts = self._linears(x, layer, "qkv", shared.owned, shared)
-            return self._between(parts, layer, shared)
-        heads, kv_heads = self.anatomy.heads, self.anatomy.kv_heads
-        width = heads * self.anatomy.head_dim
-        narrow = kv_heads * self.anatomy.head_dim
-        every = self._product(x, layer, "qkv", shared.owned, shared, weights)
-        both, values = every.split([width + narrow, narrow], 1)
-        values = values.contiguous()  # so that the rest is freed
-        together = both.unflatten(1, (heads + kv_heads, -1))
-        if layer.norm_q is not None and layer.norm_k is not None:
-            queries, keys = together.split([heads, kv_heads], 1)
-            queries = self._norm(queries, layer.norm_q, shared)
-            together = torch.cat([queries, self._norm(keys, layer.norm_k, shared)], 1)
-        turned = Rotate.apply(together, *shared.rotary[layer.rope])
-        queries, keys = turned.split([heads, kv_heads], 1)  # pyright: ignore
+            queries, keys, values = self._linears(x, layer, "qkv", shared.owned, shared)
+            queries, keys = queries.unflatten(1, (heads, -1)), keys.unflatten(1, (kv_heads, -1))
+            if layer.norm_q is not None and layer.norm_k is not None:
+                queries = self._norm(queries, layer.norm_q, shared)
+                keys = self._norm(keys, layer.norm_k, shared)
+            queries, keys = Rotate.apply(queries, *cos_sin), Rotate.apply(keys, *cos_sin)
+        else:
+            every = self._product(x, layer, "qkv", shared.owned, shared, weights)
+            both, values = every.split([(heads + kv_heads) * size, kv_heads * size], 1)
+            values = values.contiguous()  # so that the rest is freed
+            together = both.unflatten(1, (heads + kv_heads, -1))
+            if layer.norm_q is not None and layer.norm_k is not None:
+                queries, keys = together.split([heads, kv_heads], 1)
+                queries = self._norm(queries, layer.norm_q, shared)
+                together = torch.cat([queries, self._norm(keys, layer.norm_k, shared)], 1)
+            turned = Rotate.apply(together, *cos_sin)
+            queries, keys = turned.split([heads, kv_heads], 1)  # pyright: ignore
         if shared.paths is not None:
             values = values.unflatten(1, (kv_heads, -1))
             how = Sight(shared.paths, self.anatomy.scale, layer.window)
             return attend(queries, keys, values, shared.kernels[layer.window], how).flatten(1)
-        return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
-
-    def _between(self, parts: Sequence[Tensor], layer: Layer, shared: _Pass) -> Tensor:
-        """Attention on a CPU of the three linear maps of a block's input, heads side by side."""
-        queries, keys, values = parts
-        queries = queries.unflatten(1, (self.anatomy.heads, -1))
-        keys = keys.unflatten(1, (self.anatomy.kv_heads, -1))
-        if layer.norm_q is not None and layer.norm_k is not None:
-            queries = self._norm(queries, layer.norm_q, shared)
-            keys = self._norm(keys, layer.norm_k, shared)
-        cos_sin = shared.rotary[layer.rope]
-        queries, keys = Rotate.apply(queries, *cos_sin), Rotate.apply(keys, *cos_sin)
         return self._attend(queries.flatten(1), keys.flatten(1), values, layer, shared)
 
     def _attend(

@@ -28,7 +28,8 @@ class BlockWeights:
         had to be cast, else those of the modules."""
         linears = self.linears[product]
         if all(linear.weight.dtype == self.dtype for linear in linears):  # not quantised
-            return [(linear.weight, _typed(linear.bias, self.dtype)) for linear in linears]
+            biases = (None if x.bias is None else x.bias.to(self.dtype) for x in linears)
+            return [(x.weight, bias) for x, bias in zip(linears, biases, strict=True)]
         if self._cast is None:
             self._cast = self._casts()
         return [self._cast[product]]
@@ -54,10 +55,7 @@ class BlockWeights:
                     sources.append(linear.weight)
             bias = None
             if any(linear.bias is not None for linear in group):
-                make = (
-                    first.new_empty if all(x.bias is not None for x in group) else first.new_zeros
-                )
-                bias = make(sum(sizes), dtype=self.dtype)
+                bias = first.new_zeros(sum(sizes), dtype=self.dtype)
                 pairs = zip(bias.split(sizes), (linear.bias for linear in group), strict=True)
                 biases = [(to, source) for to, source in pairs if source is not None]
                 targets += [to for to, _ in biases]
@@ -139,9 +137,8 @@ def _by_leaves(
                 gradients[2 * index] = _as_leaf(column.t() @ x, [weight], direct)
     if any(needed[1::2]):
         sums = grad.sum(0, dtype=torch.float32).split(sizes)
-        gradients[1::2] = [
-            total if required else None for total, required in zip(sums, needed[1::2], strict=True)
-        ]
+        pairs = zip(sums, needed[1::2], strict=True)
+        gradients[1::2] = [total if required else None for total, required in pairs]
     return added(leaves, gradients) if direct else gradients
 
 
@@ -166,7 +163,3 @@ def added(leaves: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[
         elif leaf.dtype != x.dtype:
             leaf.grad.add_(x)
     return [None] * len(leaves)
-
-
-def _typed(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if x is None else x.to(dtype)

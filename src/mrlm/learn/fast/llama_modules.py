@@ -136,9 +136,7 @@ class Layer:
         self.norm_q: nn.Module | None = getattr(attention, "q_norm", None)
         self.norm_k: nn.Module | None = getattr(attention, "k_norm", None)
         self.norm_after_attention: nn.Module | None = after if sandwich else None
-        self.norm_after_mlp: nn.Module | None = (
-            block.post_feedforward_layernorm if sandwich else None
-        )
+        self.norm_after_mlp: nn.Module | None = getattr(block, "post_feedforward_layernorm", None)
 
     q = property(attrgetter("block.self_attn.q_proj"))
     k = property(attrgetter("block.self_attn.k_proj"))
@@ -285,9 +283,7 @@ def refuse_unnamed_adapter(anatomy: Anatomy, adapter: str | None) -> None:
 
 def linear_of(module: nn.Module, adapter: str | None) -> Linear:
     """Reads a linear module and the update of `adapter`; `None` and `""` add none."""
-    base = _base_of(module)
-    (lora,) = loras_of(module, [adapter])
-    return Linear(base, lora)
+    return Linear(_base_of(module), *loras_of(module, [adapter]))
 
 
 def loras_of(module: nn.Module, adapters: Sequence[str | None]) -> list[Lora | None]:
@@ -297,14 +293,12 @@ def loras_of(module: nn.Module, adapters: Sequence[str | None]) -> list[Lora | N
         return [None] * len(adapters)
     downs, ups = wrapped.lora_A._modules, wrapped.lora_B._modules
     dropouts, scaling = wrapped.lora_dropout._modules, wrapped.scaling
-    loras: list[Lora | None] = []
-    for name in adapters:
-        if not name or name not in downs:
-            loras.append(None)
-            continue
+
+    def lora_of(name: str) -> Lora:
         dropout = None if isinstance(dropouts[name], nn.Identity) else dropouts[name]
-        loras.append(Lora(downs[name].weight, ups[name].weight, float(scaling[name]), dropout))
-    return loras
+        return Lora(downs[name].weight, ups[name].weight, float(scaling[name]), dropout)
+
+    return [lora_of(name) if name and name in downs else None for name in adapters]
 
 
 def _family(inner: Any, modules: Sequence[nn.Module]) -> str:
@@ -338,8 +332,7 @@ def _check_config(config: Any) -> None:
     if getattr(config, "attention_dropout", 0.0):
         raise NotLean("it drops attention weights while training")
     ropes: Any = getattr(config, "rope_parameters", None) or {}
-    tables = [ropes] if "rope_type" in ropes else [entry for entry in ropes.values() if entry]
-    for table in tables:
+    for table in [ropes] if "rope_type" in ropes else filter(None, ropes.values()):
         kind = table.get("rope_type", "default")
         if kind not in ROPES:
             raise NotLean(f"its rotary embedding {kind!r} depends on the length of the text")

@@ -74,10 +74,8 @@ def holds(weight: Weight, weights: Sequence[Tensor]) -> bool:
         return False
     dense = weight.to_dense() if weight.is_mkldnn else weight
     parts = dense.split([len(tensor) for tensor in weights])
-    return all(
-        torch.equal(part, tensor.detach().to(part.dtype))
-        for part, tensor in zip(parts, weights, strict=True)
-    )
+    pairs = zip(parts, weights, strict=True)
+    return all(torch.equal(part, tensor.detach().to(part.dtype)) for part, tensor in pairs)
 
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:

@@ -104,12 +104,7 @@ class LeanPass:
                 job_sums = sums[number]
                 for key, value in {"": loss.total.detach(), **loss.metrics}.items():
                     job_sums[key] = job_sums.get(key, 0.0) + value
-        losses: list[Loss] = []
-        for job_sums in sums:
-            total = job_sums.pop("")
-            assert isinstance(total, Tensor)
-            losses.append(Loss(total, job_sums))
-        return losses, back
+        return [Loss(job_sums.pop(""), job_sums) for job_sums in sums], back  # pyright: ignore
 
     def _losses(
         self,
@@ -132,9 +127,8 @@ class LeanPass:
             with torch.no_grad():
                 chunk = TokenChunk(head, piece, tokens, divisors)
             logprobs = chunk.logprobs.requires_grad_()
-            entropy = chunk.entropy.requires_grad_(
-                any(job.entropy_gradient for job, _ in job_parts)
-            )
+            entropic = any(job.entropy_gradient for job, _ in job_parts)
+            entropy = chunk.entropy.requires_grad_(entropic)
         sizes = [len(part) for part in parts]
         outputs = (x.split(sizes) for x in (logprobs, entropy, piece))
         losses: list[Loss] = []

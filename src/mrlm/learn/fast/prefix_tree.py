@@ -5,6 +5,7 @@ attention is split into a few dense pieces (`PrefixPiece`), each a batch of chun
 with the keys visible to them.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -251,8 +252,7 @@ def _cut(
 
 def _places(chunks: Iterable[_TokenChunk]) -> np.ndarray:
     """Packed indices of the tokens of chunks, one after the other."""
-    spans = [(chunk.place, chunk.stop - chunk.start) for chunk in chunks]
-    return ranges(*zip(*spans, strict=True))
+    return ranges(*zip(*((chunk.place, chunk.size) for chunk in chunks), strict=True))
 
 
 def ranges(starts: Sequence[int], sizes: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -282,12 +282,8 @@ def _similar(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
         chunk = stretches[index]
         size, reach = chunk.size, chunk.stop
         wide, deep = max(asking, size), max(key_count, reach)
-        full = (len(groups[-1]) + 1) * wide * deep if groups else 0
-        if (
-            not groups
-            or root != (chunk.start == 0)
-            or full > WASTE * (content + size * reach) + SPARE
-        ):
+        full = (len(groups[-1]) + 1) * wide * deep if groups else math.inf
+        if root != (chunk.start == 0) or full > WASTE * (content + size * reach) + SPARE:
             groups.append([])
             wide, deep, content = size, reach, 0
         groups[-1].append(index)

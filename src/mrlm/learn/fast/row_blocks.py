@@ -65,32 +65,25 @@ class _Linears(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _slopes(ctx, grads)
-
-
-def _slopes(ctx: Any, grads: Sequence[Tensor]) -> tuple[Any, ...]:
-    """The gradients by `x`, nothing, the weights and the biases."""
-    x, *weights = ctx.saved_tensors
-    needed = ctx.needs_input_grad[2 : 2 + 2 * len(weights)]
-    back = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-    slopes: list[Any] = [
-        torch.empty_like(weight) if required else None
-        for weight, required in zip(weights, needed, strict=False)
-    ]
-    for here in _blocks(len(x)) if _in_blocks(x) else [slice(0, len(x))]:
-        rows = x[here]
-        for index, (grad, weight) in enumerate(zip(grads, weights, strict=True)):
-            part, slope = grad[here], slopes[index]
-            if back is not None and index == 0:
-                torch.mm(part, weight, out=back[here])
-            elif back is not None:
-                back[here].addmm_(part, weight)
-            if slope is not None and here.start == 0:
-                torch.mm(part.t(), rows, out=slope)
-            elif slope is not None:
-                slope.addmm_(part.t(), rows)
-    biases = [
-        grad.sum(0) if required else None
-        for grad, required in zip(grads, needed[len(weights) :], strict=True)
-    ]
-    return back, None, *slopes, *biases
+        x, *weights = ctx.saved_tensors
+        needed = ctx.needs_input_grad[2 : 2 + 2 * len(weights)]
+        back = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        slopes: list[Any] = [
+            torch.empty_like(weight) if required else None
+            for weight, required in zip(weights, needed, strict=False)
+        ]
+        for here in _blocks(len(x)) if _in_blocks(x) else [slice(0, len(x))]:
+            rows = x[here]
+            for index, (grad, weight) in enumerate(zip(grads, weights, strict=True)):
+                part, slope = grad[here], slopes[index]
+                if back is not None and index == 0:
+                    torch.mm(part, weight, out=back[here])
+                elif back is not None:
+                    back[here].addmm_(part, weight)
+                if slope is not None and here.start == 0:
+                    torch.mm(part.t(), rows, out=slope)
+                elif slope is not None:
+                    slope.addmm_(part.t(), rows)
+        pairs = zip(grads, needed[len(weights) :], strict=True)
+        biases = [grad.sum(0) if required else None for grad, required in pairs]
+        return back, None, *slopes, *biases

@@ -42,9 +42,7 @@ def frozen_beside(policy: Policy) -> Policy:
 def mirrored(policies: Mapping[str, Policy], trained: Collection[str]) -> dict[str, Policy]:
     """Policies to sample from during training, by name; several may share a model. Weights of the
     `trained` ones are copied and stay fixed until `catch_up`; frozen weights are shared."""
-    learned = {
-        id(weight) for name in trained for weight in policies[name].named_parameters().values()
-    }
+    learned = {id(x) for name in trained for x in policies[name].named_parameters().values()}
     moving = {id(policies[name].model) for name in trained}
     memo: dict[int, object] = {}
     mirrors: dict[str, Policy] = {}
@@ -52,9 +50,7 @@ def mirrored(policies: Mapping[str, Policy], trained: Collection[str]) -> dict[s
         if id(policy.model) not in moving:
             mirrors[name] = policy
             continue
-        memo |= {
-            id(weight): weight for weight in policy.model.parameters() if id(weight) not in learned
-        }
+        memo |= {id(x): x for x in policy.model.parameters() if id(x) not in learned}
         mirrors[name] = policy.over(copy.deepcopy(policy.model, memo).eval(), policy.adapter, name)
     return mirrors
 

@@ -89,9 +89,8 @@ def prepared_folder(name: str) -> Path:
 
 def is_complete(folder: Path) -> bool:
     """Whether a folder of the cache holds a whole model."""
-    return all(
-        (folder / f).is_file() for f in ("config.json", "model.safetensors", "tokenizer.json")
-    )
+    names = ("config.json", "model.safetensors", "tokenizer.json")
+    return all((folder / name).is_file() for name in names)
 
 
 def gguf_folder(file: Path) -> Path:
@@ -162,10 +161,5 @@ def convert(file: Path, folder: Path) -> None:
     with quietly():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    log.info(
-        "%s: %s weights in %s, expanded to float32",
-        file.name,
-        f"{count:,}",
-        types.most_common(1)[0][0],
-    )
+    count, kind = sum(x.numel() for x in model.parameters()), types.most_common(1)[0][0]
+    log.info("%s: %s weights in %s, expanded to float32", file.name, f"{count:,}", kind)

@@ -82,12 +82,11 @@ def take_adapter(
         ModelError: the adapter is of a kind that is not trained, or not the one of `lora`.
     """
     name = incoming.name
-    if lent is not None:
-        if copied:
-            name = unused_name(model, name, "-") if name in model.peft_config else name
-            copy_adapter(model, lent, name, trainable=incoming.trained)
-        else:
-            name = lent
+    if lent is not None and copied:
+        name = unused_name(model, name, "-") if name in model.peft_config else name
+        copy_adapter(model, lent, name, trainable=incoming.trained)
+    elif lent is not None:
+        name = lent
     elif incoming.folder is not None:
         model = load_adapter(model, name, incoming.folder, incoming.trained)
     elif incoming.lora is None:

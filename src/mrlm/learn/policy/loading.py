@@ -145,18 +145,12 @@ def _not_loaded(name: str, path: str, what: str, error: BaseException) -> str:
     """The message about a model or tokenizer; names a damaged file of its folder."""
     if not Path(path).is_dir():
         if name in SHORT_NAMES:
-            return (
-                f"{name}: the model is not in the cache and cannot be had from the hub"
-                + how_to_prepare(name)
-            )
-        hub = f"{name}: folder {path!r} does not exist, and the hub has no {what} of this name"
-        offline = "could not be asked" in (why := first_line(error)) or "connect" in why
-        return (
-            f"{name}: folder {path!r} does not exist, and the hub cannot be reached; give a local "
-            "folder"
-            if offline
-            else f"{hub}: {why}"
-        )
+            missing = f"{name}: the model is not in the cache and cannot be had from the hub"
+            return missing + how_to_prepare(name)
+        why, absent = first_line(error), f"{name}: folder {path!r} does not exist, and the hub"
+        if "could not be asked" in why or "connect" in why:
+            return f"{absent} cannot be reached; give a local folder"
+        return f"{absent} has no {what} of this name: {why}"
     where = f"{name}: its {what} cannot be loaded"
     files = damaged_files(Path(path))
     if files:
@@ -244,11 +238,11 @@ def _moved_base(folder: Path, base: str) -> str:
     folder of a team, or from the config of the run."""
     if portable_name(base) == NAME:
         return NAME
-    directory = folder.absolute()
-    for parent in (directory, *directory.parents[:2]):
-        if (parent / BASES / Path(base).name).is_dir():
-            return str(parent / BASES / Path(base).name)
-    files = [parent / "config.yaml" for parent in folder.absolute().parents[:4]]
+    places = [folder.absolute(), *folder.absolute().parents]
+    for moved in (place / BASES / Path(base).name for place in places[:3]):
+        if moved.is_dir():
+            return str(moved)
+    files = [place / "config.yaml" for place in places[1:5]]
     config_file = next((file for file in files if file.is_file()), None)
     if config_file is None:
         return base
@@ -274,8 +268,7 @@ def _require_folder(path: str) -> None:
         raise ModelError(
             f"{path}: the folder does not exist; give a folder with config.json, or a hub id"
         )
-    files = [Path(path) / name for name in ("config.json", ADAPTER_CONFIG)]
-    if Path(path).is_dir() and not any(file.is_file() for file in files):
+    if Path(path).is_dir() and not is_model(Path(path)):
         raise ModelError(
             f"{path}: the folder has no config.json; give a folder with a Hugging Face model"
         )

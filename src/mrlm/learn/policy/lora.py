@@ -47,9 +47,7 @@ def check_targets(model: Any, name: str, targets: Any) -> None:
     if targets is None or isinstance(targets, str):
         return
     paths = [path.replace(".base_layer", "") for path, _ in model.named_modules()]
-    missing = [
-        target for target in targets if not any(f".{path}".endswith(f".{target}") for path in paths)
-    ]
+    missing = [x for x in targets if not any(f".{path}".endswith(f".{x}") for path in paths)]
     if missing:
         last = sorted({path.rsplit(".", 1)[-1] for path in linears(model)})
         raise ModelError(

@@ -67,20 +67,16 @@ class OwnForward:
             "use_cache": False,
         }
         seen: list[Tensor] = []
-        hook = None
-        if output_layer is not None:
-            hook = output_layer.register_forward_pre_hook(
-                lambda _, arguments: seen.append(arguments[0])
-            )
+        layers = [] if output_layer is None else [output_layer]
+        hooks = [each.register_forward_pre_hook(lambda _, x: seen.append(x[0])) for each in layers]
         try:
             logits = logits_of(self.interface.call(model, grid.input_ids, **offered))
         finally:
-            if hook is not None:
+            for hook in hooks:
                 hook.remove()
-        if self.interface.keep:
-            return logits, seen[0] if seen else logits
-        logits = logits[:, grid.keep]
-        return logits, seen[0][:, grid.keep] if seen else logits
+        if not self.interface.keep:
+            logits, seen = logits[:, grid.keep], [x[:, grid.keep] for x in seen]
+        return logits, seen[0] if seen else logits
 
     def _grid(self, batch: Batch) -> Grid:
         """The batch as the grid that the models take."""
@@ -103,9 +99,9 @@ def checked_pass(
     with with_noise(model, adapter):
         fast, own = lean_pass.outputs(probe).logprobs, logprobs(probe)
         gap = float((fast - own).abs().max())
+        halves = lean_pass.forward.dtype.itemsize == 2
         if gap <= limit or (
-            lean_pass.forward.dtype.itemsize == 2
-            and rounding_explains(fast, own, exact_logprobs(model, adapter, probe))
+            halves and rounding_explains(fast, own, exact_logprobs(model, adapter, probe))
         ):
             return lean_pass
     raise NotLean(f"log-probs of the fast path differ by {gap:.2g}", differs=True)

@@ -77,17 +77,15 @@ class Policy(PolicyWeights):
 
         Logits are computed only at trained tokens and divided by each token's sampling temperature.
         """
-        lean = self.lean_pass
+        lean, values = self.lean_pass, None
         if lean is not None:
             return lean.outputs(batch, self.value_head)
-        values = None
         with self.active() as model:
             if self.value_head is None:
                 logits = self.own_forward.logits(model, batch)
             else:
                 logits, states = self.own_forward.logits_and_states(model, batch, self.output_layer)
-        if self.value_head is not None:
-            values = self.value_head(states)
+                values = self.value_head(states)
         logprobs = ops.token_logprobs(logits, batch.tokens)
         with nullcontext() if entropy_gradient else torch.no_grad():
             entropy = ops.entropy(logits)
@@ -248,9 +246,7 @@ def scored(policy: Policy, ids: Sequence[int], most: int) -> list[list[tuple[int
             columns = [(tokens, own), (top, number), (ranks, rank)]
             table = (torch.cat(pair, 1).tolist() for pair in columns)
             for several in zip(*table, strict=True):
-                unique = {
-                    token: (token, x, place) for token, x, place in zip(*several, strict=True)
-                }
+                unique = {entry[0]: entry for entry in zip(*several, strict=True)}
                 rows.append(list(unique.values()))
     return rows
 

@@ -19,11 +19,10 @@ def freeze(policy: PolicyWeights) -> None:
     """Freezes the current policy as its reference."""
     if policy.adapter is None:
         policy.reference = copy.deepcopy(policy.storage.whole.model).eval().requires_grad_(False)
-        policy.passes.pop("reference", None)
-        return
-    if not policy.reference_adapter:
-        policy.reference_adapter = unused_name(policy.model, policy.adapter, "-reference")
-    copy_adapter(policy.model, policy.adapter, policy.reference_adapter)
+    else:
+        if not policy.reference_adapter:
+            policy.reference_adapter = unused_name(policy.model, policy.adapter, "-reference")
+        copy_adapter(policy.model, policy.adapter, policy.reference_adapter)
     policy.passes.pop("reference", None)
 
 

@@ -78,9 +78,8 @@ def read_model(model: Any, adapter: str | None, folder: Path) -> None:
 
     if adapter is None:
         with quietly():
-            saved, report = type(model).from_pretrained(
-                folder, dtype=model.dtype, output_loading_info=True
-            )
+            how = {"dtype": model.dtype, "output_loading_info": True}
+            saved, report = type(model).from_pretrained(folder, **how)
         require_weights(str(folder), report["missing_keys"])
         model.load_state_dict(saved.state_dict())
         return

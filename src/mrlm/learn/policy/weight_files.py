@@ -69,14 +69,10 @@ def take_folder(policy: Policy, folder: Path) -> None:
 def _check(
     policy: Policy, shapes: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]
 ) -> None:
-    missing, strange = (
-        sorted(expected.keys() - shapes.keys()),
-        sorted(shapes.keys() - expected.keys()),
-    )
-    other = [
-        name for name in sorted(expected.keys() & shapes.keys()) if expected[name] != shapes[name]
-    ]
-    for kind, names in (("lack", missing), ("have unknown", strange), ("reshape", other)):
+    wrong = {"lack": expected.keys() - shapes, "have unknown": shapes.keys() - expected}
+    both = expected.keys() & shapes
+    wrong["reshape"] = {name for name in both if expected[name] != shapes[name]}
+    for kind, names in ((kind, sorted(found)) for kind, found in wrong.items()):
         if names:
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             raise ModelError(

@@ -61,16 +61,10 @@ class Structure:
 
     def __init__(self, model: nn.Module, adapter: str | None = None) -> None:
         modules = modules_of(model, adapter)
-        self.dropouts: list[nn.Dropout] = [
-            layer for layer in modules if isinstance(layer, nn.Dropout)
-        ]
+        self.dropouts: list[nn.Dropout] = [each for each in modules if isinstance(each, nn.Dropout)]
         self._children = [module._modules for module in modules]
         self._known = [dict(named) for named in self._children]
-        self._hooks = [
-            hooks
-            for module in modules
-            for hooks in (module._forward_hooks, module._forward_pre_hooks)
-        ]
+        self._hooks = [x for m in modules for x in (m._forward_hooks, m._forward_pre_hooks)]
         self._own = [module.__dict__ for module in modules]
 
     def same(self) -> bool:
@@ -141,19 +135,16 @@ def interface_of(model: Any) -> Interface:
     accepted = inspect.signature(forward).parameters
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
     foreign = not hasattr(inner, "base_model_prefix")
-    named = "input_ids" in accepted or (open_ended and not foreign)
-
     backbone = getattr(inner, getattr(inner, "base_model_prefix", ""), None)
-    if not open_ended or backbone is None:
-        inside = accepted
-    else:
+    inside = accepted
+    if open_ended and backbone is not None:
         inside = inspect.signature(backbone.forward).parameters
 
     def takes(name: str) -> bool:
         return name in accepted or (open_ended and not foreign)
 
     return Interface(
-        ids="input_ids" if named else None,
+        ids="input_ids" if takes("input_ids") else None,
         mask=takes("attention_mask"),
         positions="position_ids" in accepted or "position_ids" in inside,
         keep="logits_to_keep" in accepted,
