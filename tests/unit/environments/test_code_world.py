@@ -24,7 +24,7 @@ from mrlm.environments.code import (
 from mrlm.environments.code.answers import fenced, refusal
 from mrlm.environments.code.families import FAMILIES
 from mrlm.environments.code.formats import PROBLEM, converted
-from mrlm.environments.code.scoring import feedback, worth
+from mrlm.environments.code.scoring import feedback
 from mrlm.environments.code.templates import Drawn, ProgramTemplate, compiled
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Sandbox, SandboxError
@@ -138,16 +138,6 @@ def test_who_hangs_pays_and_keeps_what_passed_before(sandbox: Sandbox) -> None:
         "raised": 1.0,
         "attempt": 1.0,
     }
-
-
-def test_worth_is_share_and_bonus_and_malus() -> None:
-    good, bad = GradingVerdict("passed"), GradingVerdict("wrong")
-    assert worth([good, good])["value"] == 2.0
-    assert worth([good, bad])["value"] == 0.5
-    assert worth([bad, bad])["value"] == 0.0
-    for kind in ("error", "timeout", "refused"):
-        assert worth([good, GradingVerdict(kind)])["value"] == 0.0
-        assert worth([GradingVerdict(kind)])["value"] == -0.5
 
 
 # -- attempts --------------------------------------------------------------------------------------
@@ -303,6 +293,9 @@ def test_there_are_many_templates_in_six_families_at_three_levels() -> None:
 
 @pytest.mark.parametrize(("family", "template"), TEMPLATES, ids=lambda each: str(each)[:40])
 def test_a_template_gives_many_sound_problems(family: str, template: ProgramTemplate) -> None:
+    generator = CodeProblemGenerator(templates=template.name)
+    for split in ("train", "eval"):
+        assert generator.problem(0, split).template == template.name
     problems = drawn(template)
     assert len(problems) >= 10
     assert len({(each.text, each.source) for each in problems}) >= 8
@@ -347,16 +340,6 @@ def test_references_pass_in_the_sandbox_and_lazy_code_does_not(
     for template, (best, lazy) in zip(FAMILIES[family], run_async(all_paid()), strict=True):
         assert best == 2.0, template.name
         assert lazy < 1.0, template.name
-
-
-# -- the generator ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("family", "template"), TEMPLATES, ids=lambda each: str(each)[:40])
-def test_every_template_has_problems_of_both_splits(family: str, template: ProgramTemplate) -> None:
-    generator = CodeProblemGenerator(templates=template.name)
-    for split in ("train", "eval"):
-        assert generator.problem(0, split).template == template.name
 
 
 def test_a_question_shows_signature_and_visible_tests_only() -> None:
@@ -564,14 +547,6 @@ def test_nothing_is_opened_before_it_is_needed_and_bad_isolation_is_named() -> N
     player = Player(ADD, None, isolation="no-such-thing")
     with pytest.raises(ConfigError, match="isolation"):
         player.says(RIGHT)
-
-
-def test_many_answers_at_once_are_graded_alike(sandbox: Sandbox) -> None:
-    async def all_of_them() -> list[float]:
-        said = [RIGHT, HALF, WRONG, BROKEN] * 6
-        return await asyncio.gather(*(Player(ADD, sandbox).asays(code) for code in said))
-
-    assert run_async(all_of_them()) == [2.0, 0.5, 0.0, -0.5] * 6
 
 
 # -- settings --------------------------------------------------------------------------------------
