@@ -193,16 +193,10 @@ def test_every_loss_by_hand(loss: Any, cut: int) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        "token_mean",
-        "sequence_mean_token_mean",
-        "sequence_mean_token_sum",
-        "constant",
-        "turn_mean",
-        "turn_mean_token_sum",
-        "sequence_mean_turn_mean",
-        "agent_balanced",
+        "token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant",
+        "turn_mean", "turn_mean_token_sum", "sequence_mean_turn_mean", "agent_balanced",
     ],
-)
+)  # fmt: skip
 def test_every_average_by_hand(how: Any) -> None:
     groups = episodes()
     found = sequences(groups)

@@ -152,15 +152,10 @@ WORTH = {RIGHT: 2.0, HALF: 0.5, WRONG: 0.0, BROKEN: -0.5}
 @pytest.mark.parametrize(
     "said",
     [
-        [RIGHT],
-        [BROKEN, RIGHT],
-        [HALF, BROKEN, RIGHT],
-        [HALF, HALF, HALF],
-        [HALF, BROKEN],
-        [WRONG, HALF, BROKEN],
-        [HALF, WRONG, RIGHT],
+        [RIGHT], [BROKEN, RIGHT], [HALF, BROKEN, RIGHT], [HALF, HALF, HALF], [HALF, BROKEN],
+        [WRONG, HALF, BROKEN], [HALF, WRONG, RIGHT],
     ],
-)
+)  # fmt: skip
 def test_an_episode_is_paid_what_its_last_answer_is_worth(
     said: list[str], sandbox: Sandbox
 ) -> None:
@@ -247,19 +242,14 @@ def test_what_a_claim_says_cannot_fill_the_feedback() -> None:
     [
         ("```python\nx = 1\n```", "x = 1"),
         ("Sure:\n```python\nx = 1\n```\nand\n```python\nx = 2\n```", "x = 1"),
-        ("```\ny\n```\n```python\nx = 1\n```", "x = 1"),
-        ("```js\ny\n```\n```\nz\n```", "y"),
-        ("```Python3\nx = 1\n```", "x = 1"),
-        ("```py\r\nx = 1\r\n```", "x = 1"),
+        ("```\ny\n```\n```python\nx = 1\n```", "x = 1"), ("```js\ny\n```\n```\nz\n```", "y"),
+        ("```Python3\nx = 1\n```", "x = 1"), ("```py\r\nx = 1\r\n```", "x = 1"),
         ("```python\nx = 1", "x = 1"),
         ("```python\nx = '```'\ny = 2\n```\nthat is all", "x = '```'\ny = 2"),
-        ("```python\nx = 1```", "x = 1"),
-        ("    return 1\n", "    return 1"),
-        ("x = 1", "x = 1"),
-        ("```", "```"),
-        ("", ""),
+        ("```python\nx = 1```", "x = 1"), ("    return 1\n", "    return 1"), ("x = 1", "x = 1"),
+        ("```", "```"), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_where_the_code_stands(text: str, code: str) -> None:
     assert extract_code(text) == code
 

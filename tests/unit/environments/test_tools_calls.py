@@ -284,18 +284,12 @@ def test_a_malformed_call_is_named_at_once_and_nothing_is_run(text: str) -> None
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("<answer>7</answer>", "7"),
-        ("So it is <answer> 7 </answer>.", "7"),
+        ("<answer>7</answer>", "7"), ("So it is <answer> 7 </answer>.", "7"),
         ("<answer>7</answer> or <answer>8</answer>", "7 or 8"),
-        ("<answer>7</answer><answer>7</answer>", "7"),
-        ("=7", "7"),
-        (" = 7 ", "7"),
-        ("=7\n=8", None),
-        ("7", None),
-        ("<answer>7", None),
-        ("", None),
+        ("<answer>7</answer><answer>7</answer>", "7"), ("=7", "7"), (" = 7 ", "7"),
+        ("=7\n=8", None), ("7", None), ("<answer>7", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_where_an_answer_stands(text: str, answer: str | None) -> None:
     assert answer_in(text) == answer
 
@@ -303,27 +297,13 @@ def test_where_an_answer_stands(text: str, answer: str | None) -> None:
 @pytest.mark.parametrize(
     ("said", "gold", "right"),
     [
-        ("7", "7", True),
-        ("7.0", "7", True),
-        ("+7", "7", True),
-        ("11.50", "11.5", True),
-        ("1 or 2 or 7", "7", False),
-        ("7, 8", "7", False),
-        ("7 8", "7", False),
-        ("7e0", "7", False),
-        ("14/2", "7", False),
-        ("3+4", "7", False),
-        ("seven", "7", False),
-        ("\u0667", "7", False),
-        ("7" * 400, "7", False),
-        ("", "7", False),
-        ("Paris", "paris", True),
-        (' "Paris." ', "paris", True),
-        ("Paris or Rome", "paris", False),
-        ("not Paris", "paris", False),
-        ("Par is", "paris", False),
-        ("", "", False),
+        ("7", "7", True), ("7.0", "7", True), ("+7", "7", True), ("11.50", "11.5", True),
+        ("1 or 2 or 7", "7", False), ("7, 8", "7", False), ("7 8", "7", False), ("7e0", "7", False),
+        ("14/2", "7", False), ("3+4", "7", False), ("seven", "7", False), ("\u0667", "7", False),
+        ("7" * 400, "7", False), ("", "7", False), ("Paris", "paris", True),
+        (' "Paris." ', "paris", True), ("Paris or Rome", "paris", False),
+        ("not Paris", "paris", False), ("Par is", "paris", False), ("", "", False),
     ],
-)
+)  # fmt: skip
 def test_answers_are_compared_strictly(said: str, gold: str, right: bool) -> None:
     assert same_answer(said, [gold]) is right

@@ -116,15 +116,9 @@ def test_branches_of_one_step_have_ids_of_their_own(agents: str, tokenizer: Any)
     assert found[0] == found[1] and len(set(found[0])) == 2 ** (len(agents) - 1)
     if agents == "abcd":
         assert sorted(found[0]) == [
-            "0",
-            "0/0.1",
-            "0/0.1.1",
-            "0/0.1.1/0.1",
-            "0/0.1/0.1",
-            "0/0.1/0.1.1",
-            "0/0.1/0.1/0.1",
+            "0", "0/0.1", "0/0.1.1", "0/0.1.1/0.1", "0/0.1/0.1", "0/0.1/0.1.1", "0/0.1/0.1/0.1",
             "0/0.2.1",
-        ]
+        ]  # fmt: skip
 
 
 def paid(episode: Episode) -> dict[str, list[float]]:
@@ -301,23 +295,18 @@ def test_everybody_goes_on_from_the_answer_that_was_elected(tokenizer: Any) -> N
 @pytest.mark.parametrize(
     ("answers", "settings", "winner"),
     [
-        (["4", "5", "5"], {}, 1),
-        (["4", "5"], {}, 0),
-        (["5", "4", "4", "5"], {}, 0),
-        (["", "", "5"], {}, 2),
-        (["", " "], {}, 0),
-        (["A  b", "c", "a B"], {}, 0),
+        (["4", "5", "5"], {}, 1), (["4", "5"], {}, 0), (["5", "4", "4", "5"], {}, 0),
+        (["", "", "5"], {}, 2), (["", " "], {}, 0), (["A  b", "c", "a B"], {}, 0),
         (["x", "so 5.", "it is 5!"], {"pattern": r"\d"}, 1),
         (["1 then 5", "5 then 1", "[1]"], {"pattern": r"\[?(\d)\]?"}, 1),
         (["4 confidence: 0.9", "5 Confidence 0.4", "5 confidence=40%"], {"weighted": True}, 0),
         (["4 confidence: 0.7", "5 Confidence 0.4", "5 confidence=40%"], {"weighted": True}, 1),
-        (["5", "4 confidence: 0.1"], {"weighted": True}, 1),
-        (["5", "4"], {"weighted": True}, 0),
+        (["5", "4 confidence: 0.1"], {"weighted": True}, 1), (["5", "4"], {"weighted": True}, 0),
         (["4 confidence: 999", "5 confidence: 0.6", "5 confidence: 0.5"], {"weighted": True}, 1),
         (["4 confidence: 0.1 confidence: 0.9", "5 confidence: 0.5"], {"weighted": True}, 0),
         (["confidence: 1", "5 confidence: 0.1"], {"weighted": True}, 1),
     ],
-)
+)  # fmt: skip
 def test_an_election(answers: list[str], settings: dict[str, Any], winner: int) -> None:
     assert MajorityVote(**settings).elected(answers) == winner
 
