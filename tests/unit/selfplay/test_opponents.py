@@ -39,7 +39,6 @@ from mrlm.train import iterate
 from mrlm.training.run import Run
 from places import ROOT
 
-TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 WORLD = {"env_type": "small_environments:Higher"}
 POKER = {"env_type": "kuhn_poker", "style": "short"}
 TEAMS: dict[str, dict[str, Any]] = {

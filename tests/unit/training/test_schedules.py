@@ -17,8 +17,6 @@ from mrlm.learn.schedule import Schedule
 from mrlm.runs import run_to_end
 from watched_runs import settings, watched, weights
 
-TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
-
 
 class One:
     """What a schedule sees of a learner."""
