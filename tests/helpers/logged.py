@@ -61,7 +61,7 @@ ROWS: dict[str, str] = {
     "value_loss": "test_critic.py",
     "returns/<critic>/mean": "test_value_units.py",
     "returns/<critic>/std": "test_value_units.py",
-    "critic_warmup": "test_critic.py",
+    "critic_warmup": "test_bases.py",
     "critic_grad_norm": "test_critic.py",
     "critic_learning_rate": "test_critic.py",
     "loss": "test_oracles.py",

@@ -118,32 +118,6 @@ def test_policies_on_one_base_are_read_together(max_tokens: int, tokenizer: Any)
         assert float(found.total) == pytest.approx(float(loss.total), rel=1e-5)
 
 
-def test_learners_meet_step_by_step(tokenizer: Any) -> None:
-    """Two adapters, one with more to learn than the other: as if each had learned alone."""
-
-    def learners() -> list[Learner]:
-        model = add_adapter(add_adapter(family("qwen2"), "a", LORA), "b", {**LORA, "r": 2})
-        model.eval()
-        found = [Policy(name, model, tokenizer, adapter=name) for name in "ab"]
-        settings = LearnerSettings(optimizer="sgd", learning_rate=0.5, max_tokens=200)
-        return [Learner(policy, None, GRPO(), settings=settings) for policy in found]
-
-    algorithm = GRPO(update_epochs=2)
-    samples = [conversations(0), conversations(1, groups=6)]
-    apart, near = learners(), learners()
-    expected = [
-        asyncio.run(learner.update(chosen, algorithm, 0, 1))
-        for learner, chosen in zip(apart, samples, strict=True)
-    ]
-    jobs = [(learner, chosen, 1) for learner, chosen in zip(near, samples, strict=True)]
-    found = asyncio.run(update_together(jobs, algorithm, 0))
-    for one, other, mine, theirs in zip(near, apart, found, expected, strict=True):
-        assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-6)
-        for name, weight in one.weights_of.named_parameters().items():
-            torch.testing.assert_close(weight, other.weights_of.named_parameters()[name])
-    assert not near[0].weights_of.model.training
-
-
 def test_a_learner_that_fails_does_not_keep_the_others_waiting(tokenizer: Any) -> None:
     model = add_adapter(add_adapter(family("qwen2"), "a", LORA), "b", LORA)
     jobs = []

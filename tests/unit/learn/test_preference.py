@@ -526,14 +526,6 @@ def test_trees_of_malt_need_one_seat(tmp_path: Path) -> None:
         )
 
 
-def test_the_reference_moves_when_it_is_due() -> None:
-    algorithm = DPO(ref_update_freq=3)
-    assert [algorithm.spec.renews_reference(step, None, 1) for step in range(7)] == [
-        False, False, False, True, False, False, True,
-    ]  # fmt: skip
-    assert not any(DPO().spec.renews_reference(step, None, 1) for step in range(7))
-
-
 def test_the_plan_counts_the_tree(tmp_path: Path) -> None:
     roles = {"workflow": {"name": "malt"}, "agents": {name: {} for name in "gvr"}}
     whole = config("malt", ["agent"], tmp_path / "r", policies={"team": {}}, **roles)
