@@ -24,7 +24,7 @@ from mrlm.environments.code import (
 from mrlm.environments.code.answers import fenced, refusal
 from mrlm.environments.code.families import FAMILIES
 from mrlm.environments.code.formats import PROBLEM, converted
-from mrlm.environments.code.scoring import feedback
+from mrlm.environments.code.scoring import feedback, worth
 from mrlm.environments.code.templates import Drawn, ProgramTemplate, compiled
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Sandbox, SandboxError
@@ -138,6 +138,11 @@ def test_who_hangs_pays_and_keeps_what_passed_before(sandbox: Sandbox) -> None:
         "raised": 1.0,
         "attempt": 1.0,
     }
+
+
+@pytest.mark.parametrize("kind", ["error", "timeout", "refused"])
+def test_a_test_that_cannot_end_costs_half_a_point(kind: Any) -> None:
+    assert worth([GradingVerdict("passed"), GradingVerdict(kind)])["value"] == 0.0
 
 
 # -- attempts --------------------------------------------------------------------------------------
