@@ -3,7 +3,6 @@ uneven lengths, advantages per token, sequences that break off, agents that are 
 advantages are 0 or missing, and batches cut into several micro-batches."""
 
 import math
-import random
 from itertools import chain, groupby
 from typing import Any
 
@@ -19,7 +18,7 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Rollout, SamplingParams, Task, Turn
 from mrlm.learn.data.batch import Outputs, Totals, pack
-from mrlm.learn.data.samples import minibatches, samples_of
+from mrlm.learn.data.samples import samples_of
 from mrlm.learn.learner import Learner
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.policy import Policy
@@ -193,16 +192,10 @@ def test_every_loss_by_hand(loss: Any, cut: int) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        "token_mean",
-        "sequence_mean_token_mean",
-        "sequence_mean_token_sum",
-        "constant",
-        "turn_mean",
-        "turn_mean_token_sum",
-        "sequence_mean_turn_mean",
-        "agent_balanced",
+        "token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant",
+        "turn_mean", "turn_mean_token_sum", "sequence_mean_turn_mean", "agent_balanced",
     ],
-)
+)  # fmt: skip
 def test_every_average_by_hand(how: Any) -> None:
     groups = episodes()
     found = sequences(groups)
@@ -372,22 +365,6 @@ def test_a_learner_counts_what_it_leaves_out(model: Any, tokenizer: Any) -> None
     expected = averaged(table, [-row["A"] for row in table], "token_mean")
     assert metrics["loss"] == pytest.approx(expected, rel=1e-4)
     assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
-
-
-def test_seeds_decide_the_order_of_mini_batches() -> None:
-    samples = samples_of(episodes(), "p")
-    orders = set()
-    for seed in range(5):
-        rng, again = random.Random(seed), random.Random(seed)
-        epochs = [list(minibatches(samples, 4, rng)) for _ in range(2)]
-        assert epochs[0] == list(minibatches(samples, 4, again))
-        assert epochs[0] != epochs[1], "every epoch has an order of its own"
-        for epoch in epochs:
-            assert sorted(id(s) for part in epoch for s in part) == sorted(map(id, samples))
-            rollouts = [{each.rollout for each in part} for part in epoch]  # whole ones
-            assert sorted(map(len, rollouts)) == [1, 2, 2, 2] and len(set.union(*rollouts)) == 7
-        orders.add(tuple(id(s) for part in epochs[0] for s in part))
-    assert len(orders) == 5
 
 
 def test_positions_count_from_the_beginning_of_each_sample(gpt2_path: str) -> None:

@@ -86,18 +86,9 @@ def talk(source: str, text: str) -> list[Message]:
 
 
 SOURCES = [
-    "user",
-    "last user",
-    "assistant",
-    "agent",
-    "system",
-    "late system",
-    "environment",
-    "tool",
-    "arguments",
-    "written arguments",
-    "schema",
-]
+    "user", "last user", "assistant", "agent", "system", "late system", "environment", "tool",
+    "arguments", "written arguments", "schema",
+]  # fmt: skip
 
 
 def takes(chat: Chat, source: str) -> bool:
@@ -146,16 +137,11 @@ def test_a_forged_token_is_read_as_it_is_written(named: Any, name: str) -> None:
 
 
 HONEST = [
-    "2+3?",
-    " spaces around ",
-    "\n\nlines\n\n",
-    "日本語 und Ünïcödé 🙂",
+    "2+3?", " spaces around ", "\n\nlines\n\n", "日本語 und Ünïcödé 🙂",
     "a < b > c </p> <|not a token|> [x] <think>hm</think> <tool_call>\n{}\n</tool_call>",
-    "def f(x):\n\treturn {'a': [1, 2]}  # ▁▁ ok",
-    "Reason in <think> tags.\n\n### Response",
-    "<| im_end |> < s > [ INST ] user model assistant",
-    "",
-]
+    "def f(x):\n\treturn {'a': [1, 2]}  # ▁▁ ok", "Reason in <think> tags.\n\n### Response",
+    "<| im_end |> < s > [ INST ] user model assistant", "",
+]  # fmt: skip
 
 
 def honest_texts() -> list[str]:

@@ -14,7 +14,6 @@ from mrlm.environments.debate.topics import Topic, only_answer
 from mrlm.environments.math.environment import shows_working
 from mrlm.environments.math.reading import before_answer, gold_of, problem_of, stated
 from mrlm.environments.math.verifier import verify
-from mrlm.environments.qa import QASolverEnv
 from mrlm.environments.qa import problem_of as problem_of_qa
 from mrlm.environments.search_qa import environment as search_qa
 from mrlm.environments.shared import grading, grids, routing, text
@@ -26,7 +25,6 @@ from mrlm.workflows.router import names_in
 LENGTH = 20_000
 LIMIT = 2.0
 """Seconds of a processor for a text; a quadratic reader takes minutes."""
-QUESTION = QASolverEnv()
 READERS: dict[str, Callable[[str], Any]] = {
     "math": stated,
     "math, boxed": lambda t: stated(t, "boxed"),

@@ -19,7 +19,7 @@ from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.core import registry
 from mrlm.core.episodes import Episode, Group
-from mrlm.core.types import MessageType, Task
+from mrlm.core.types import MessageType
 from mrlm.runs import run_to_end
 from mrlm.serving.environments.server import ServedEnvironment
 from servers import InProcess
@@ -253,25 +253,3 @@ def test_both_speakers_of_a_transcript_get_more_for_a_win(
         assert len(wins) == 3 and min(wins) > loss, (agent, wins, loss)
         if name not in ("mareinforce", "maremax"):
             assert min(wins) > 0 > loss, (agent, wins, loss)
-
-
-@pytest.mark.system
-def test_independent_returns_are_discounted_by_joint_steps() -> None:
-    """An agent that speaks in the steps 0 and 3 is three steps away from its second reward."""
-    from mrlm.core.types import Turn
-
-    def one(reward: float) -> Episode:
-        turns = {"a": [0, 3], "b": [1, 2]}
-        parts = {
-            agent: Rollout(
-                agent, "p", "t", [Turn(agent, "p", [1], [2], step=step) for step in steps]
-            )
-            for agent, steps in turns.items()
-        }
-        parts["a"].turns[1].reward = parts["b"].turns[1].reward = reward
-        return Episode.recorded("e", Task("t"), parts)
-
-    group = Group([one(1.0), one(0.0)], "t")
-    registry.load("algorithms", "magrpo")(gamma=0.5, returns="independent").credit([group])
-    found = {agent: [t.returns for t in r.turns] for agent, r in group.episodes[0].rollouts.items()}
-    assert found == {"a": [0.125, 1.0], "b": [0.5, 1.0]}

@@ -255,7 +255,6 @@ AXES: dict[str, list[Any]] = {
     "temperature": [0.2, 1.0],
     "precision": ["fp32", "bf16"],
 }
-NEEDS_TEAM = ("mappo", "happo", "vdn", "magrpo")
 
 
 def sensible(case: dict[str, Any]) -> bool:

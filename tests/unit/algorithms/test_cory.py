@@ -22,8 +22,6 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Rollout, Task, Turn
 from mrlm.environments.math import MathReasoningEnvironment
-from mrlm.learn import ops
-from mrlm.learn.credit.running_stats import RunningStats
 from mrlm.learn.data.batch import Totals, merge, pack
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
@@ -90,17 +88,6 @@ def test_it_is_two_ppos_whose_rewards_were_added() -> None:
 
 
 # -- scores ----------------------------------------------------------------------------------------
-
-
-def test_running_moments_are_those_of_everything_seen() -> None:
-    numbers, seen = np.random.default_rng(0).normal(3.0, 2.0, 20), RunningStats()
-    assert seen.std == 0.0
-    for part in np.split(numbers, [1, 2, 9, 9, 17]):
-        if part.size:
-            seen.add(ops.global_moments({"": part})[""])
-    assert (seen.count, seen.mean, seen.std) == pytest.approx(
-        (20, numbers.mean(), numbers.std(ddof=1))
-    )
 
 
 def test_scores_are_scaled_and_centred_by_running_statistics() -> None:

@@ -13,7 +13,7 @@ from mrlm.algorithms.happo import HAPPO
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build, plan_of
-from mrlm.core.episodes import Episode, Group
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Rollout, Task, Turn
@@ -230,20 +230,3 @@ def test_bounds_that_are_none_are_refused() -> None:
     for bounds in ((2.0, 0.5), (0.0, 2.0)):
         with pytest.raises(ConfigError, match="factor_range"):
             HAPPO(factor_range=bounds)
-
-
-def test_the_advantages_are_those_of_mappo() -> None:
-    def group() -> Group:
-        parts = {}
-        for name in "ab":
-            turns = [Turn(name, name, [1] * (i + 1), [2], [-1.0], step=i) for i in range(3)]
-            for turn, value in zip(turns, [0.5, 0.4, 0.2], strict=True):
-                turn.values, turn.old_logprobs = value, [-1.0]
-            parts[name] = Rollout(name, name, "t", turns)
-        return Group([Episode("e", Task("t"), parts, 1.0, [0.0, 0.0, 1.0], "done")], "t")
-
-    for algorithm in (MAPPO(), HAPPO()):
-        played = group()
-        algorithm.credit([played])
-        found = [turn.advantages for turn in played.episodes[0].turns]
-        np.testing.assert_allclose(found, [-0.884992, -0.199837, 1.084829] * 2, atol=1e-5)

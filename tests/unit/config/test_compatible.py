@@ -133,18 +133,11 @@ def test_one_model_starts_all_critics_of_comlrl():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("load_best_model_at_end", True),
-        ("save_strategy", "epoch"),
-        ("eval_strategy", "epoch"),
-        ("fsdp", True),
-        ("deepspeed", True),
-        ("eval_delay", 1),
-        ("logging_strategy", "no"),
-        ("local_rank", 3),
-        ("packing", True),
-        ("per_device_eval_batch_size", 4),
+        ("load_best_model_at_end", True), ("save_strategy", "epoch"), ("eval_strategy", "epoch"),
+        ("fsdp", True), ("deepspeed", True), ("eval_delay", 1), ("logging_strategy", "no"),
+        ("local_rank", 3), ("packing", True), ("per_device_eval_batch_size", 4),
     ],
-)
+)  # fmt: skip
 def test_a_value_is_dropped_only_where_it_describes_the_behaviour(name, value):
     with pytest.raises(ConfigError, match=name):
         online(args=TheirConfig(**{name: value}))

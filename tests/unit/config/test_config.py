@@ -11,10 +11,8 @@ from mrlm.cli.train import closing
 from mrlm.config import (
     AgentConfig,
     EnvironmentConfig,
-    EvaluationConfig,
     ExperimentConfig,
     GenerationConfig,
-    ModelConfig,
     PPOConfig,
     TrainingConfig,
     WorkflowConfig,
@@ -236,10 +234,6 @@ def test_a_batch_that_cannot_be_cut_names_sizes_that_can():
     assert "use 4 or 8" in text
 
 
-def test_group_baselines_need_a_group():
-    assert "group_size" in message({"training": {"num_generations": 1}})
-
-
 # -- worlds and workflows -------------------------------------------------------------------------
 
 
@@ -369,11 +363,6 @@ def test_reading_configs_needs_no_torch():
         "TrainingConfig(); EnvironmentConfig(env_type='math'); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_sections_describe_their_defaults():
-    assert ModelConfig().device == "auto"
-    assert EvaluationConfig().every is None
 
 
 @pytest.mark.parametrize("key", ["checks", "doctor"])

@@ -501,22 +501,26 @@ def test_the_general_engine_says_on_a_gpu_what_the_cpu_says(rows: int, tokenizer
 
 @pytest.mark.gpu
 @HERE
-def test_a_step_is_recorded_while_a_learner_draws(tokenizer: Any) -> None:
+@pytest.mark.parametrize("meanwhile", ["a learner draws", "another thread allocates"])
+def test_a_step_is_recorded_while(meanwhile: str, tokenizer: Any) -> None:
     """With dropout, whose random numbers torch refuses while another thread records."""
     import threading
 
     stop, failed = threading.Event(), []
     drop = torch.nn.Dropout(0.5)
 
-    def learn() -> None:
+    def work() -> None:
         try:
             while not stop.is_set():
+                if meanwhile == "another thread allocates":
+                    torch.empty(1 << 20, device="cuda").zero_()
+                    continue
                 with GENERATORS.drawing():
                     drop(torch.ones(1000, device="cuda"))
         except RuntimeError as error:
             failed.append(error)
 
-    thread = threading.Thread(target=learn)
+    thread = threading.Thread(target=work)
     thread.start()
     try:
         engine = LeanEngine({"policy": Policy("policy", build("llama").to("cuda"), tokenizer)})
@@ -526,30 +530,6 @@ def test_a_step_is_recorded_while_a_learner_draws(tokenizer: Any) -> None:
         stop.set()
         thread.join()
     assert not failed
-    assert_lean(engine)
-
-
-@pytest.mark.gpu
-@HERE
-def test_a_step_is_recorded_while_another_thread_allocates(tokenizer: Any) -> None:
-    import threading
-
-    stop = threading.Event()
-
-    def allocate() -> None:
-        while not stop.is_set():
-            torch.empty(1 << 20, device="cuda").zero_()
-
-    policy = Policy("policy", build("llama").to("cuda"), tokenizer)
-    thread = threading.Thread(target=allocate)
-    thread.start()
-    try:
-        engine = LeanEngine({"policy": policy})
-        for seed in range(3):
-            generate(engine, [ask([5, 6, 7 + seed], i, max_new_tokens=40) for i in range(8)])
-    finally:
-        stop.set()
-        thread.join()
     assert_lean(engine)
 
 

@@ -217,18 +217,12 @@ PROBS = [0.05, 0.4, 0.1, 0.3, 0.15]
 @pytest.mark.parametrize(
     "settings, kept",
     [
-        ({"top_k": 2}, {1, 3}),
-        ({"top_k": 1}, {1}),
-        ({"top_k": 99}, {0, 1, 2, 3, 4}),
-        ({"top_p": 0.6}, {1, 3}),
-        ({"top_p": 0.72}, {1, 3, 4}),
-        ({"top_p": 1e-9}, {1}),
-        ({"min_p": 0.3}, {1, 3, 4}),
-        ({"min_p": 1.0}, {1}),
-        ({"top_k": 4, "min_p": 0.5}, {1, 3}),
+        ({"top_k": 2}, {1, 3}), ({"top_k": 1}, {1}), ({"top_k": 99}, {0, 1, 2, 3, 4}),
+        ({"top_p": 0.6}, {1, 3}), ({"top_p": 0.72}, {1, 3, 4}), ({"top_p": 1e-9}, {1}),
+        ({"min_p": 0.3}, {1, 3, 4}), ({"min_p": 1.0}, {1}), ({"top_k": 4, "min_p": 0.5}, {1, 3}),
         ({}, {0, 1, 2, 3, 4}),
     ],
-)
+)  # fmt: skip
 def test_cuts_keep_exactly_their_set(settings: dict[str, float], kept: set[int]) -> None:
     logits = torch.tensor([PROBS, PROBS[::-1]]).log()
     columns = {"top_p": 1.0, "top_k": 0.0, "min_p": 0.0} | settings

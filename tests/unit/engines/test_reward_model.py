@@ -22,40 +22,16 @@ from mrlm import (
     default_model,
     run_experiment,
 )
-from mrlm.algorithms.reward_model import BradleyTerry
 from mrlm.config import parse_config
 from mrlm.core.environment import as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Message, Role, Turn
+from mrlm.core.types import Message, Role
 from mrlm.data.tasks import joint_answer
 from mrlm.environments.reward import RewardEnvironment
-from mrlm.learn.data.batch import Outputs, merge, pack
 
 PAIRS = [{"prompt": f"{i}?", "chosen": "yes" * (1 + i % 2), "rejected": "no"} for i in range(8)]
 QUIET: dict[str, Any] = {"report_to": "none"}
-
-
-def two_pairs() -> Any:
-    """Two pairs of one trained place each."""
-    samples = []
-    for unit in range(2):
-        for sign in (1.0, -1.0):
-            turn = Turn("a", "p", [7, unit], [1])
-            turn.advantages = sign
-            samples += merge([turn], unit=unit)
-    return pack(samples)
-
-
-@pytest.mark.parametrize(("centre", "expected"), [(0.0, 0.893668), (0.01, 0.913668)])
-def test_the_loss_is_that_of_bradley_and_terry(centre: float, expected: float) -> None:
-    """-log s(0.5) = 0.474077 and -log s(-1) = 1.313262; sums of scores are 1.5 and 1.322876."""
-    values = torch.tensor([1.0, 0.5, (math.sqrt(1.75) - 1) / 2, (math.sqrt(1.75) + 1) / 2])
-    outputs = Outputs(torch.zeros(4), torch.zeros(4), values)
-    loss = BradleyTerry(center_rewards_coefficient=centre).loss(two_pairs(), outputs)
-    assert float(loss.total) == pytest.approx(expected, abs=1e-5)
-    found = [float(loss.metrics[f"rewards/{name}"]) for name in ("margins", "accuracies")]
-    assert found == pytest.approx([-0.25, 0.5], abs=1e-5)
 
 
 @pytest.fixture(scope="module")

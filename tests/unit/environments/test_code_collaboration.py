@@ -54,26 +54,20 @@ def paid(sandbox: Sandbox, *codes: str, **settings: Any) -> float:
 @pytest.mark.parametrize(
     ("aux", "main", "value"),
     [
-        (SQUARE, SUM, 4.0),
-        (f"Here:\n```python\n{SQUARE}\n```", f"```python\n{SUM}\n```", 4.0),
-        ("", "", 0.0),
-        (SQUARE, "", 0.4),
-        ("", ALONE, 2.1),
-        ("def aux(x):\n    print(x)", ALONE, 2.1),
-        ("def aux(x):\n    return None", ALONE, 2.1),
+        (SQUARE, SUM, 4.0), (f"Here:\n```python\n{SQUARE}\n```", f"```python\n{SUM}\n```", 4.0),
+        ("", "", 0.0), (SQUARE, "", 0.4), ("", ALONE, 2.1),
+        ("def aux(x):\n    print(x)", ALONE, 2.1), ("def aux(x):\n    return None", ALONE, 2.1),
         (SQUARE, "def total(xs):\n    print(1)", 0.4),
         (SQUARE, "def other(xs):\n    return 1", 0.4),
-        (SQUARE, "def total(xs):\n    return (", 0.4),
-        ("def aux(x:", ALONE, 0.6),
+        (SQUARE, "def total(xs):\n    return (", 0.4), ("def aux(x:", ALONE, 0.6),
         (SQUARE, "def total(xs):\n    return -1", 1.5),
         (SQUARE, "def total(xs):\n    return 5", 1.75),
-        (SQUARE, "def total(xs):\n    return 5 if aux(1) else 0", 3.25),
-        (SQUARE, ALONE, 2.5),
+        (SQUARE, "def total(xs):\n    return 5 if aux(1) else 0", 3.25), (SQUARE, ALONE, 2.5),
         (WHOLE, "def total(xs):\n    return aux(xs)", 3.0),
         (WHOLE, "def total(xs):\n    '''Sum.'''\n    found = aux(xs)\n    return found", 3.0),
         (SQUARE, "def total(xs):\n    aux(1)\n    return sum(x * x for x in xs)", 3.5),
     ],
-)
+)  # fmt: skip
 def test_what_a_program_is_paid(aux: str, main: str, value: float, sandbox: Sandbox) -> None:
     assert paid(sandbox, aux, main) == pytest.approx(value)
 

@@ -140,14 +140,9 @@ def test_who_hangs_pays_and_keeps_what_passed_before(sandbox: Sandbox) -> None:
     }
 
 
-def test_worth_is_share_and_bonus_and_malus() -> None:
-    good, bad = GradingVerdict("passed"), GradingVerdict("wrong")
-    assert worth([good, good])["value"] == 2.0
-    assert worth([good, bad])["value"] == 0.5
-    assert worth([bad, bad])["value"] == 0.0
-    for kind in ("error", "timeout", "refused"):
-        assert worth([good, GradingVerdict(kind)])["value"] == 0.0
-        assert worth([GradingVerdict(kind)])["value"] == -0.5
+@pytest.mark.parametrize("kind", ["error", "timeout", "refused"])
+def test_a_test_that_cannot_end_costs_half_a_point(kind: Any) -> None:
+    assert worth([GradingVerdict("passed"), GradingVerdict(kind)])["value"] == 0.0
 
 
 # -- attempts --------------------------------------------------------------------------------------
@@ -162,15 +157,10 @@ WORTH = {RIGHT: 2.0, HALF: 0.5, WRONG: 0.0, BROKEN: -0.5}
 @pytest.mark.parametrize(
     "said",
     [
-        [RIGHT],
-        [BROKEN, RIGHT],
-        [HALF, BROKEN, RIGHT],
-        [HALF, HALF, HALF],
-        [HALF, BROKEN],
-        [WRONG, HALF, BROKEN],
-        [HALF, WRONG, RIGHT],
+        [RIGHT], [BROKEN, RIGHT], [HALF, BROKEN, RIGHT], [HALF, HALF, HALF], [HALF, BROKEN],
+        [WRONG, HALF, BROKEN], [HALF, WRONG, RIGHT],
     ],
-)
+)  # fmt: skip
 def test_an_episode_is_paid_what_its_last_answer_is_worth(
     said: list[str], sandbox: Sandbox
 ) -> None:
@@ -257,19 +247,14 @@ def test_what_a_claim_says_cannot_fill_the_feedback() -> None:
     [
         ("```python\nx = 1\n```", "x = 1"),
         ("Sure:\n```python\nx = 1\n```\nand\n```python\nx = 2\n```", "x = 1"),
-        ("```\ny\n```\n```python\nx = 1\n```", "x = 1"),
-        ("```js\ny\n```\n```\nz\n```", "y"),
-        ("```Python3\nx = 1\n```", "x = 1"),
-        ("```py\r\nx = 1\r\n```", "x = 1"),
+        ("```\ny\n```\n```python\nx = 1\n```", "x = 1"), ("```js\ny\n```\n```\nz\n```", "y"),
+        ("```Python3\nx = 1\n```", "x = 1"), ("```py\r\nx = 1\r\n```", "x = 1"),
         ("```python\nx = 1", "x = 1"),
         ("```python\nx = '```'\ny = 2\n```\nthat is all", "x = '```'\ny = 2"),
-        ("```python\nx = 1```", "x = 1"),
-        ("    return 1\n", "    return 1"),
-        ("x = 1", "x = 1"),
-        ("```", "```"),
-        ("", ""),
+        ("```python\nx = 1```", "x = 1"), ("    return 1\n", "    return 1"), ("x = 1", "x = 1"),
+        ("```", "```"), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_where_the_code_stands(text: str, code: str) -> None:
     assert extract_code(text) == code
 
@@ -303,6 +288,9 @@ def test_there_are_many_templates_in_six_families_at_three_levels() -> None:
 
 @pytest.mark.parametrize(("family", "template"), TEMPLATES, ids=lambda each: str(each)[:40])
 def test_a_template_gives_many_sound_problems(family: str, template: ProgramTemplate) -> None:
+    generator = CodeProblemGenerator(templates=template.name)
+    for split in ("train", "eval"):
+        assert generator.problem(0, split).template == template.name
     problems = drawn(template)
     assert len(problems) >= 10
     assert len({(each.text, each.source) for each in problems}) >= 8
@@ -347,16 +335,6 @@ def test_references_pass_in_the_sandbox_and_lazy_code_does_not(
     for template, (best, lazy) in zip(FAMILIES[family], run_async(all_paid()), strict=True):
         assert best == 2.0, template.name
         assert lazy < 1.0, template.name
-
-
-# -- the generator ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("family", "template"), TEMPLATES, ids=lambda each: str(each)[:40])
-def test_every_template_has_problems_of_both_splits(family: str, template: ProgramTemplate) -> None:
-    generator = CodeProblemGenerator(templates=template.name)
-    for split in ("train", "eval"):
-        assert generator.problem(0, split).template == template.name
 
 
 def test_a_question_shows_signature_and_visible_tests_only() -> None:
@@ -564,14 +542,6 @@ def test_nothing_is_opened_before_it_is_needed_and_bad_isolation_is_named() -> N
     player = Player(ADD, None, isolation="no-such-thing")
     with pytest.raises(ConfigError, match="isolation"):
         player.says(RIGHT)
-
-
-def test_many_answers_at_once_are_graded_alike(sandbox: Sandbox) -> None:
-    async def all_of_them() -> list[float]:
-        said = [RIGHT, HALF, WRONG, BROKEN] * 6
-        return await asyncio.gather(*(Player(ADD, sandbox).asays(code) for code in said))
-
-    assert run_async(all_of_them()) == [2.0, 0.5, 0.0, -0.5] * 6
 
 
 # -- settings --------------------------------------------------------------------------------------

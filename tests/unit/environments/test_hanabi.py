@@ -232,18 +232,12 @@ def test_games_end_within_their_turns_however_they_are_played() -> None:
     [
         ({"level": 5}, "level must be one of 1, 2, 3, 4"),
         ({"players": 4}, "players must be at most 3"),
-        ({"players": 3, "level": 1}, "a pile of 6 cards leaves none"),
-        ({"colours": 6}, "colours"),
-        ({"ranks": 1}, "ranks"),
-        ({"hand": 0}, "hand"),
-        ({"tokens": 9}, "tokens"),
-        ({"lives": 0}, "lives"),
-        ({"crash": "half"}, "crash"),
-        ({"illegal": 0}, "illegal"),
-        ({"forgiven": -1}, "forgiven"),
-        ({"agents": ["one"]}, "has 2, but"),
+        ({"players": 3, "level": 1}, "a pile of 6 cards leaves none"), ({"colours": 6}, "colours"),
+        ({"ranks": 1}, "ranks"), ({"hand": 0}, "hand"), ({"tokens": 9}, "tokens"),
+        ({"lives": 0}, "lives"), ({"crash": "half"}, "crash"), ({"illegal": 0}, "illegal"),
+        ({"forgiven": -1}, "forgiven"), ({"agents": ["one"]}, "has 2, but"),
     ],
-)
+)  # fmt: skip
 def test_settings_out_of_range_are_named(settings: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         HanabiEnvironment(**settings)

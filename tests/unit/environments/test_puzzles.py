@@ -247,20 +247,12 @@ def test_moves_end_at_walls_and_at_the_goal() -> None:
 @pytest.mark.parametrize(
     ("text", "moves"),
     [
-        ("RRD", "RRD"),
-        (" R, R D\n", "RRD"),
-        ("I go right. <answer>R R D</answer>", "RRD"),
-        ("<answer>U</answer> no, <answer>D</answer>", "D"),
-        ("right", None),
-        ("rrd", None),
-        ("RRD.", None),
-        ("R-R", None),
-        ("Answer: RRD", None),
-        ("<answer></answer>", None),
-        ("<answer>RRD", None),
-        ("", None),
+        ("RRD", "RRD"), (" R, R D\n", "RRD"), ("I go right. <answer>R R D</answer>", "RRD"),
+        ("<answer>U</answer> no, <answer>D</answer>", "D"), ("right", None), ("rrd", None),
+        ("RRD.", None), ("R-R", None), ("Answer: RRD", None), ("<answer></answer>", None),
+        ("<answer>RRD", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_an_answer_is_moves_and_nothing_else(text: str, moves: str | None) -> None:
     env = grid_of("@.......G", settings={"moves": 3, "walls": 0.0})
     result = said(env, "player", text)

@@ -184,33 +184,24 @@ def test_a_stop_string_cuts_the_end_of_a_tag_off() -> None:
 @pytest.mark.parametrize(
     ("texts", "reward"),
     [
-        ([ASK, SAY], 1.0),
-        ([SAY], 1.0),
-        ([ASK, SAY.replace("Paris", "the Paris!")], 1.0),
-        ([ASK, SAY.replace("Paris", "Rome")], 0.0),
-        ([ASK, SAY.replace("Paris", "")], 0.0),
-        ([SAY.replace("<think>ok</think>", "")], -1.0),
-        ([SAY + "<answer>Rome</answer>"], -1.0),
-        ([SAY + SAY], -1.0),
-        ([SAY + " That is it."], -1.0),
-        (["Well. " + SAY], -1.0),
+        ([ASK, SAY], 1.0), ([SAY], 1.0), ([ASK, SAY.replace("Paris", "the Paris!")], 1.0),
+        ([ASK, SAY.replace("Paris", "Rome")], 0.0), ([ASK, SAY.replace("Paris", "")], 0.0),
+        ([SAY.replace("<think>ok</think>", "")], -1.0), ([SAY + "<answer>Rome</answer>"], -1.0),
+        ([SAY + SAY], -1.0), ([SAY + " That is it."], -1.0), (["Well. " + SAY], -1.0),
         ([ASK.replace("qwen2.5-7b-instruct", "gpt-99"), SAY], -1.0),
         ([ASK.replace("capital of", "say: capital of"), SAY], -1.0),
         ([ASK.replace(" capital of France?", " "), SAY], -1.0),
-        ([ASK.replace("capital of France?", "your query"), SAY], -1.0),
-        ([ASK + ASK, SAY], -1.0),
-        ([ASK + SAY, SAY], -1.0),
-        ([ASK + "<information>Paris</information>" + SAY, SAY], -1.0),
+        ([ASK.replace("capital of France?", "your query"), SAY], -1.0), ([ASK + ASK, SAY], -1.0),
+        ([ASK + SAY, SAY], -1.0), ([ASK + "<information>Paris</information>" + SAY, SAY], -1.0),
         ([ASK + "<information>Paris</information>", SAY], -1.0),
         (["<think>a</think><information>Paris</information>" + SAY], -1.0),
         ([ASK] * 4 + [ASK + "<information>Paris</information>" + SAY], -1.0),
         ([ASK, SAY.replace("Paris", "Paris, Rome, Madrid, Berlin, London")], 0.0),
         ([ASK, SAY.replace("Paris", "capital of France? Paris " * 30)], 0.0),
-        ([ASK, SAY.replace("<think>ok</think>", "<think> </think>")], -1.0),
-        ([""] * 5, -1.0),
+        ([ASK, SAY.replace("<think>ok</think>", "<think> </think>")], -1.0), ([""] * 5, -1.0),
         ([ASK] * 5, -1.0),
     ],
-)
+)  # fmt: skip
 def test_form_comes_before_the_answer(texts: list[str], reward: float) -> None:
     assert paid(routing(), *texts) == reward
 

@@ -43,17 +43,10 @@ def expert_total(world: SignallingEnvironment) -> float:
 @pytest.mark.parametrize(
     ("states", "signals", "cost", "alignment"),
     [
-        (2, 2, 0.0, 1.0),
-        (3, 3, 0.0, 1.0),
-        (3, 2, 0.0, 1.0),
-        (3, 2, 0.9, 1.0),
-        (2, 2, 0.3, 0.3),
-        (3, 3, 0.2, 0.2),
-        (3, 3, 0.6, 0.7),
-        (2, 3, 0.0, 0.1),
-        (3, 1, 0.0, 1.0),
+        (2, 2, 0.0, 1.0), (3, 3, 0.0, 1.0), (3, 2, 0.0, 1.0), (3, 2, 0.9, 1.0), (2, 2, 0.3, 0.3),
+        (3, 3, 0.2, 0.2), (3, 3, 0.6, 0.7), (2, 3, 0.0, 0.1), (3, 1, 0.0, 1.0),
     ],
-)
+)  # fmt: skip
 def test_no_pair_of_codes_gets_more_than_the_expert(
     states: int, signals: int, cost: float, alignment: float
 ) -> None:
@@ -122,21 +115,16 @@ def test_an_expert_of_any_answer_names_all_alike() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"states": 1}, "states"),
-        ({"signals": 0}, "signals"),
-        ({"signals": 27}, "there are 26 letters"),
-        ({"signals": ("up", "Up")}, "different words"),
+        ({"states": 1}, "states"), ({"signals": 0}, "signals"),
+        ({"signals": 27}, "there are 26 letters"), ({"signals": ("up", "Up")}, "different words"),
         ({"signals": "abc"}, "different words"),
-        ({"alignment": 0.0}, "alignment=0.0 must be above 0"),
-        ({"alignment": 1.5}, "at most 1"),
+        ({"alignment": 0.0}, "alignment=0.0 must be above 0"), ({"alignment": 1.5}, "at most 1"),
         ({"alignment": 0.5, "cost": 0.6}, "cost=0.6 at most alignment"),
         ({"alignment": 0.5, "signals": 2}, "a signal for each of the 4 states"),
-        ({"relays": -1}, "relays"),
-        ({"agents": ("a", "b", "c")}, "this environment has 2"),
-        ({"illegal": 0}, "illegal"),
-        ({"teaches": "all"}, "teaches must be one of best, any"),
+        ({"relays": -1}, "relays"), ({"agents": ("a", "b", "c")}, "this environment has 2"),
+        ({"illegal": 0}, "illegal"), ({"teaches": "all"}, "teaches must be one of best, any"),
     ],
-)
+)  # fmt: skip
 def test_impossible_settings_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SignallingEnvironment(**arguments)

@@ -244,17 +244,11 @@ def test_the_dictionary_has_what_a_sentence_needs() -> None:
 @pytest.mark.parametrize(
     ("text", "grade"),
     [
-        ("Score: 7", 0.7),
-        ("I thought.\n**Score: 10/10**", 1.0),
-        ("score = 0", 0.0),
-        ("Score: 11", None),
-        ("Score: 3\nScore: 4", 0.4),
-        ("Score: 3\nscore: 3", 0.3),
-        ("7", None),
-        ("", None),
-        ("It would get the Score: 7 if", None),
+        ("Score: 7", 0.7), ("I thought.\n**Score: 10/10**", 1.0), ("score = 0", 0.0),
+        ("Score: 11", None), ("Score: 3\nScore: 4", 0.4), ("Score: 3\nscore: 3", 0.3), ("7", None),
+        ("", None), ("It would get the Score: 7 if", None),
     ],
-)
+)  # fmt: skip
 def test_grades_are_read_strictly(text: str, grade: float | None) -> None:
     assert read(text) == grade
 

@@ -41,16 +41,8 @@ KEEP = ["chatml", "llama3", "mistral", "mistral-text", "gemma", "gemma3", "qwen3
 """Families whose templates keep what was rendered when a message comes to it."""
 REWRITE = ["qwen3-marked", "deepseek", "glm"]
 SEEN = [
-    "The board is 3.",
-    "9 lives",
-    "two\nlines",
-    "é!",
-    "Yes",
-    " a space",
-    "  two",
-    "x\n",
-    "\n\ny",
-]
+    "The board is 3.", "9 lives", "two\nlines", "é!", "Yes", " a space", "  two", "x\n", "\n\ny",
+]  # fmt: skip
 
 
 def named(name: str, tokenizer: Any) -> Any:

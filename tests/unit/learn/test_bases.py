@@ -15,7 +15,6 @@ from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.ppo import PPO
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.matters import RunFacts
 from mrlm.core.rounds import Rounds
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Rollout, SamplingParams, Task, Turn
@@ -26,7 +25,7 @@ from mrlm.learn.bases.spec import CriticPlan, SamplingPlan, Spec, Topology
 from mrlm.learn.bases.steps import CarryOver, GroupFilter, Refinement, carry, keeps, refine
 from mrlm.learn.data.batch import Batch, Outputs, merge, pack
 
-OLD, REFERENCE = "old_logprobs", "ref_logprobs"
+REFERENCE = "ref_logprobs"
 
 
 # -- what follows from settings --------------------------------------------------------------------
@@ -133,11 +132,8 @@ def test_what_older_weights_sampled_is_weighed_unless_told_otherwise(
         assert algorithm.loss(batch, outputs).item() == pytest.approx(np.mean(terms) * 2)
 
 
-# -- what changes nothing --------------------------------------------------------------------------
-
 RELATIVE: dict[str, Any] = {"loss_type": "cispo", "cispo_cap_mode": "relative"}
 REINFORCE = {"loss_type": "reinforce"}
-LAGS, CUT = RunFacts(lags=True), RunFacts(truncates=True)
 
 
 # -- what is refused -------------------------------------------------------------------------------

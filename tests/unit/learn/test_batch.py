@@ -139,6 +139,7 @@ def test_mini_batches_are_nearly_equal_and_keep_units_whole() -> None:
     assert sorted(unit for part in units for unit in part) == [0, 1, 2, 3, 4]
     assert [len(part) for part in units] == [1, 2, 2]
     assert sum(len(part) for part in found) == 6
+    assert found != list(minibatches(samples, 3, rng)), "every epoch has an order of its own"
     assert [len(part) for part in minibatches(samples[:2], 5, rng)] == [1, 1]
 
 

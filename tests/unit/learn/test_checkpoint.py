@@ -48,24 +48,6 @@ def test_the_newest_whole_one_is_taken(tmp_path: Path) -> None:
     assert newest_verified(tmp_path).name == "checkpoint-1"
 
 
-def test_everything_is_on_the_disk_before_it_gets_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flushed: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
-    rename, before = Path.rename, []
-
-    def noted(path: Path, target: Path) -> Path:
-        before.extend(flushed)
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", noted)
-    target = make(tmp_path, 1)
-    inside = {path.stat().st_ino for path in (target, *target.rglob("*"))}
-    assert inside == set(before) and len(inside) == 5
-    assert flushed[-1] == tmp_path.stat().st_ino, "the name, too"
-
-
 def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
     target, rng = make(tmp_path, 1), random.Random(0)
     files = [path for path in target.rglob("*") if path.is_file()]

@@ -119,6 +119,7 @@ def test_what_the_team_is_paid_until_an_agent_speaks_again() -> None:
         ([1.0, 2.0, 4.0], 0.0, None, [1.0, 2.0, 4.0]),
         ([1.0, 2.0, 4.0], 0.5, [0, 3, 4], [1.5, 4.0, 4.0]),
         ([1.0, 2.0], 0.5, [2, 2], [3.0, 2.0]),
+        ([1.0, 2.0, 4.0], 0.5, [0, 0, 2], [4.0, 3.0, 4.0]),
     ],
 )
 def test_returns_to_go(rewards: Any, gamma: float, times: Any, expected: list[float]) -> None:
@@ -131,15 +132,16 @@ def test_returns_to_go(rewards: Any, gamma: float, times: Any, expected: list[fl
         ([], [], [], 0.0),
         ([5.0], [0.0], [0.0], 0.0),
         ([0.1, 0.1, 0.1], [0.0] * 3, [0.0] * 3, 0.0),
+        ([1 / 3] * 7, [0.0] * 7, [0.0] * 7, 0.0),
         ([1.0, 3.0], [-1.0, 1.0], [-2.0, 2.0], math.sqrt(2)),
         ([1.0, 2.0, 6.0], [-2.0, -1.0, 3.0], [-3.0, -1.5, 4.5], math.sqrt(7)),
     ],
 )
 def test_rewards_against_their_mean(x: Any, centred: Any, others: Any, std: float) -> None:
     row = np.array(x)
-    assert walking.centred(row).tolist() == pytest.approx(centred)
-    assert walking.leave_one_out(row).tolist() == pytest.approx(others)
-    assert walking.group_std(row) == pytest.approx(std)
+    assert walking.centred(row).tolist() == pytest.approx(centred, abs=0.0)
+    assert walking.leave_one_out(row).tolist() == pytest.approx(others, abs=0.0)
+    assert walking.group_std(row) == pytest.approx(std, abs=0.0)
     scaled = [value / (std + 1e-6) for value in centred]
     assert walking.standardised(row).tolist() == pytest.approx(scaled, rel=1e-12)
 

@@ -14,6 +14,7 @@ import torch
 
 from critics import columns, episode, policies, spoken, valued
 from mrlm import Learner, MAPPOTrainer, Message
+from mrlm.algorithms.happo import HAPPO
 from mrlm.algorithms.ippo import IPPO
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.ppo import PPO
@@ -157,12 +158,13 @@ def test_a_turn_knows_whether_somebody_had_spoken_in_its_step(tokenizer: Any) ->
 # -- who earned what -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", [MAPPO, HAPPO])
 @pytest.mark.parametrize(
     ("whiten", "expected"), [(False, [0.432, 0.56, 0.8]), (True, [-0.884992, -0.199837, 1.084829])]
 )
-def test_every_agent_of_a_joint_step_gets_the_same_advantage(whiten, expected) -> None:
+def test_every_agent_of_a_joint_step_gets_the_same_advantage(kind, whiten, expected) -> None:
     group = valued([0.5, 0.4, 0.2], [0.0, 0.0, 1.0])
-    MAPPO(whiten_advantages=whiten).credit([group])
+    kind(whiten_advantages=whiten).credit([group])
     for agent in "ab":
         assert columns(group, "advantages")[agent] == pytest.approx(expected, abs=1e-5)
         assert columns(group, "returns")[agent] == pytest.approx([0.932, 0.96, 1.0])
@@ -254,22 +256,6 @@ def test_mappo_says_that_nobody_valued_the_states() -> None:
         turn.values = None
     with pytest.raises(TrainingError, match="values"):
         MAPPO().credit([group])
-
-
-def test_policies_wait_until_the_critic_explains_something_and_no_longer_than_said() -> None:
-    def step(algorithm: MAPPO, values: list[float]) -> bool:
-        groups = [valued([value], [float(i)]) for i, value in enumerate(values)]
-        algorithm.credit(groups)
-        return algorithm.waiting
-
-    blind, seeing = [0.0, 0.0, 0.0], [0.1, 0.9, 2.1]
-    algorithm = MAPPO(critic_warmup=3)
-    assert step(algorithm, blind) and algorithm.metrics["critic_warmup"] == 1.0
-    again = MAPPO(critic_warmup=3)
-    again.load_state_dict(algorithm.state_dict())
-    assert not step(again, seeing) and not step(again, blind)
-    assert step(algorithm, blind) and step(algorithm, blind)
-    assert not step(algorithm, blind) and not step(MAPPO(), blind)
 
 
 # -- networks --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from mrlm import ExperimentConfig
 from mrlm.algorithms.a2c import A2C
 from mrlm.algorithms.at_grpo import ATGRPO
 from mrlm.algorithms.dr_mas import DrMAS
+from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.maporl import MAPoRL
 from mrlm.algorithms.marshal import MARSHAL
 from mrlm.algorithms.matpo import MATPO
@@ -26,20 +27,12 @@ from oracles import b0, outputs
 # -- Dr. MAS ---------------------------------------------------------------------------------------
 
 
-def test_dr_mas_compares_an_agent_with_itself() -> None:
+@pytest.mark.parametrize("algorithm", [DrMAS, GRPO])
+def test_an_agent_is_compared_with_itself(algorithm: type[GRPO]) -> None:
     siblings = group({"a": [1.0], "b": [0.2]}, {"a": [0.0], "b": [0.0]})
-    DrMAS(group_size=2).credit([siblings])
+    algorithm(group_size=2).credit([siblings])
     close(found(siblings, "a"), [[0.707106], [-0.707106]])
     close(found(siblings, "b"), [[0.707102], [-0.707102]])
-
-
-def test_dr_mas_pooled_over_agents() -> None:
-    siblings = group({"a": [1.0], "b": [0.2]}, {"a": [0.0], "b": [0.0]})
-    DrMAS(group_size=2, key="task").credit([siblings])
-    close(
-        [*found(siblings, "a"), *found(siblings, "b")],
-        [[1.470291], [-0.630125], [-0.210042], [-0.630125]],
-    )
 
 
 def test_dr_mas_counts_a_long_episode_once_where_asked() -> None:
@@ -56,16 +49,11 @@ def test_dr_mas_counts_a_long_episode_once_where_asked() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"key": "task"}, {"dedupe_per_episode": True}])
 def test_dr_mas_leaves_equal_and_lonely_groups_at_zero(settings: dict[str, Any]) -> None:
-    for siblings in (group({"a": [0.7, 0.0]}, {"a": [0.7]}), group({"a": [0.7, 0.1]})):
+    """Three times 0.1 has the mean 0.1, not a little more."""
+    equal = group({"a": [0.7, 0.0]}, {"a": [0.7]}), group({"a": [0.1, 0.0, 0.0]}, {"a": [0.1]})
+    for siblings in (*equal, group({"a": [0.7, 0.1]})):
         DrMAS(group_size=2, **settings).credit([siblings])
         assert {x for row in found(siblings, "a") for x in row} == {0.0}
-
-
-def test_dr_mas_means_of_equal_scores_are_equal() -> None:
-    """0.1 three times over has the mean 0.1, not a little more."""
-    siblings = group({"a": [0.1, 0.0, 0.0]}, {"a": [0.1]})
-    DrMAS(group_size=2, dedupe_per_episode=True).credit([siblings])
-    assert {x for row in found(siblings, "a") for x in row} == {0.0}
 
 
 # -- SPIRAL ----------------------------------------------------------------------------------------

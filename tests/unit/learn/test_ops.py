@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mrlm.learn import ops
-from mrlm.learn.credit import groups
 from oracles import both
 
 
@@ -111,18 +110,6 @@ def test_whitening_ignores_what_is_masked():
     found = ops.whiten(x, mask)
     assert found[1] == 0.0
     np.testing.assert_allclose(found[[0, 2, 3]], ops.whiten(np.array([1.0, 2.0, 6.0])))
-
-
-@pytest.mark.parametrize("x", [[0.1, 0.1, 0.1], [0.7], [1 / 3] * 7])
-def test_groups_without_variance_get_exactly_zero(x):
-    assert groups.centred(np.array(x)).tolist() == [0.0] * len(x)
-    assert groups.leave_one_out(np.array(x)).tolist() == [0.0] * len(x)
-    assert groups.group_std(np.array(x)) == 0.0
-
-
-def test_discounts_follow_the_clock_that_is_given():
-    assert groups.discounted([1.0, 2.0, 4.0], 0.5) == [3.0, 4.0, 4.0]
-    assert groups.discounted([1.0, 2.0, 4.0], 0.5, [0, 0, 2]) == [4.0, 3.0, 4.0]
 
 
 # -- ratios by hand --------------------------------------------------------------------------------

@@ -29,7 +29,6 @@ from mrlm.learn.bases.preference import (
     row_pairs,
     scored,
 )
-from mrlm.learn.data.batch import Outputs, pack
 from recorded import episodes as recorded
 
 
@@ -208,26 +207,6 @@ def test_malt_pairs_good_with_bad_only_if_asked() -> None:
     algorithm.credit([tree()])
     roles = [pair.chosen[0].agent for pair in algorithm.pairs]
     assert sorted(roles) == ["generator", "refiner", "refiner", "verifier"]
-
-
-def test_malt_adds_a_mean_over_pairs_and_a_mean_over_good_tokens() -> None:
-    """Against the two losses computed by hand, for any weights."""
-    algorithm, group = MALT(sft_coef=0.7, dpo_coef=1.3), tree()
-    rng = np.random.default_rng(0)
-    for turn in (turn for each in group for turn in each.turns):
-        turn.ref_logprobs = -rng.random(len(turn))
-    algorithm.credit([group])
-    batch = pack(algorithm.samples([group], "p"))
-    logprobs = torch.tensor(-rng.random(len(batch)))
-    loss = algorithm.loss(batch, Outputs(logprobs, torch.zeros(len(batch))))
-    sums = torch.zeros(batch.num_sequences, dtype=torch.double)
-    gains = sums.index_add(0, batch.sequence, logprobs - batch.ref_logprobs)
-    count = len(algorithm.pairs)
-    margins = gains[0 : 2 * count : 2] - gains[1 : 2 * count : 2]
-    preferred = -torch.nn.functional.logsigmoid(0.1 * margins).mean()
-    imitated = -logprobs[batch.sequence >= 2 * count].mean()
-    assert float(loss.total) == pytest.approx(float(1.3 * preferred + 0.7 * imitated), abs=1e-5)
-    assert float(loss.metrics["sft_loss"]) == pytest.approx(float(imitated), abs=1e-5)
 
 
 def test_malt_counts_pairs_and_tokens_of_each_policy() -> None:
@@ -545,14 +524,6 @@ def test_trees_of_malt_need_one_seat(tmp_path: Path) -> None:
         run_experiment(
             config("malt", ["ann"], tmp_path / "r", workflow={"name": "malt", "branches": 1})
         )
-
-
-def test_the_reference_moves_when_it_is_due() -> None:
-    algorithm = DPO(ref_update_freq=3)
-    assert [algorithm.spec.renews_reference(step, None, 1) for step in range(7)] == [
-        False, False, False, True, False, False, True,
-    ]  # fmt: skip
-    assert not any(DPO().spec.renews_reference(step, None, 1) for step in range(7))
 
 
 def test_the_plan_counts_the_tree(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.learn.credit.returns import by_state, node_returns
 from mrlm.learn.data.batch import pack
 from mrlm.learn.data.samples import samples_of
 from mrlm.trainer import Trainer
@@ -26,25 +25,6 @@ def grown(tokenizer: Any, **more: Any) -> tuple[Group, Any]:
     source, engine = play(tokenizer, Echo(TURNS), spoken, ("a", "b"), workflow, SIBLINGS, **more)
     (group,) = run_async(source.take(1))
     return group, engine
-
-
-def test_returns_and_advantages_of_a_tree() -> None:
-    """Root r = [1, 0], children's returns {[0, 1]}, {[1, 1]}, gamma 0.9: R = [1.45, 0.9]."""
-    paths = [(0, 0), (0, 1), (1, 0), (1, 1)]
-    rewards = [[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 1.0]]
-    found = node_returns(paths, rewards, 0.9)
-    assert found[(0,)] == pytest.approx(1.45) and found[(1,)] == pytest.approx(0.9)
-    assert found[(0, 1)] == 1.0
-    assert by_state(list(found)) == {
-        (): [(0,), (1,)],
-        (0,): [(0, 0), (0, 1)],
-        (1,): [(1, 0), (1, 1)],
-    }
-
-
-def test_branches_may_end_at_different_times() -> None:
-    found = node_returns([(0,), (1, 0), (1, 1)], [[5.0], [1.0, 2.0], [1.0, 4.0]], 0.5)
-    assert found == {(0,): 5.0, (1,): 2.5, (1, 0): 2.0, (1, 1): 4.0}
 
 
 def test_every_node_is_asked_once_and_all_of_a_level_together(tokenizer: Any) -> None:

@@ -203,19 +203,13 @@ def test_the_counts_agree_with_what_the_model_really_has():
 @pytest.mark.parametrize(
     ("workflow", "turns"),
     [
-        ({"name": "turns"}, 2),
-        ({"name": "majority_vote", "samples": 3}, 2),
-        ({"name": "summarize"}, 2),
-        ({"name": "chain"}, 2),
-        ({"name": "refine", "rounds": 2}, 2),
-        ({"name": "mixture", "layers": 4}, 2),
-        ({"name": "manager"}, 2),
-        ({"name": "router"}, 2),
-        ({"name": "propose_solve", "attempts": 3}, 2),
-        ({"name": "debate", "rounds": 3}, 1),
+        ({"name": "turns"}, 2), ({"name": "majority_vote", "samples": 3}, 2),
+        ({"name": "summarize"}, 2), ({"name": "chain"}, 2), ({"name": "refine", "rounds": 2}, 2),
+        ({"name": "mixture", "layers": 4}, 2), ({"name": "manager"}, 2), ({"name": "router"}, 2),
+        ({"name": "propose_solve", "attempts": 3}, 2), ({"name": "debate", "rounds": 3}, 1),
         ({"name": "malt", "branches": 2}, 1),
     ],
-)
+)  # fmt: skip
 def test_completions_are_those_that_the_workflow_asks_for(
     workflow: dict[str, Any], turns: int, agents: int, tokenizer: Any
 ) -> None:

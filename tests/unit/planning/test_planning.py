@@ -83,20 +83,14 @@ def test_on_a_processor_short_types_hurry_products_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "billions"),
     [
-        ("Qwen/Qwen2.5-0.5B", 0.494),
-        ("Qwen/Qwen2.5-Math-7B-Instruct", 7.62),
-        ("Qwen/Qwen2.5-72B-Instruct", 72.7),
-        ("Qwen/Qwen3-0.6B-Base", 0.596),
-        ("Qwen/Qwen3-32B", 32.8),
-        ("meta-llama/Meta-Llama-3.1-8B-Instruct", 8.03),
-        ("meta-llama/Llama-3.2-1B", 1.24),
-        ("meta-llama/Llama-3.1-405B", 405.9),
-        ("mistralai/Mistral-7B-Instruct-v0.3", 7.25),
-        ("google/gemma-2-9b-it", 9.24),
-        ("google/gemma-3-1b-it", 1.0),
-        ("HuggingFaceTB/SmolLM2-135M-Instruct", 0.135),
+        ("Qwen/Qwen2.5-0.5B", 0.494), ("Qwen/Qwen2.5-Math-7B-Instruct", 7.62),
+        ("Qwen/Qwen2.5-72B-Instruct", 72.7), ("Qwen/Qwen3-0.6B-Base", 0.596),
+        ("Qwen/Qwen3-32B", 32.8), ("meta-llama/Meta-Llama-3.1-8B-Instruct", 8.03),
+        ("meta-llama/Llama-3.2-1B", 1.24), ("meta-llama/Llama-3.1-405B", 405.9),
+        ("mistralai/Mistral-7B-Instruct-v0.3", 7.25), ("google/gemma-2-9b-it", 9.24),
+        ("google/gemma-3-1b-it", 1.0), ("HuggingFaceTB/SmolLM2-135M-Instruct", 0.135),
     ],
-)
+)  # fmt: skip
 def test_public_models_are_known_by_name(name: str, billions: float) -> None:
     shape = known_shape(name)
     assert shape is not None and shape.parameters / 1e9 == pytest.approx(billions, rel=0.01)

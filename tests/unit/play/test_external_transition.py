@@ -5,12 +5,12 @@ import asyncio
 import functools
 import sys
 import types
-from importlib.machinery import ModuleSpec
 from typing import Any
 
 import pytest
 
 import mrlm
+from fake_trackers import fake as fake
 from mrlm.build.environments import make_environments
 from mrlm.build.policies import LiveObjects
 from mrlm.config import ExperimentConfig
@@ -379,24 +379,8 @@ def test_a_reward_processor_is_applied_to_every_reward() -> None:
     assert last.rewards["agent_0"].components == {"lengths": 2.0}
 
 
-def test_wandb_is_started_with_the_users_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[dict[str, Any]] = []
-
-    class Run:
-        id = "x"
-
-        def log(self, *given: Any, **named: Any) -> None: ...
-        def finish(self) -> None: ...
-
-    def init(**given: Any) -> Run:
-        started.append(given)
-        return Run()
-
-    module = types.ModuleType("wandb")
-    module.init = init  # type: ignore[attr-defined]
-    module.login = lambda prompt=False, verify=False: True  # type: ignore[attr-defined]
-    module.__spec__ = ModuleSpec("wandb", None)
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    made = trainer(wandb_config={"project": "mine", "name": "length-ratio"}, num_generations=2)
-    made.train()
-    assert started[0]["project"] == "mine" and started[0]["name"] == "length-ratio"
+@pytest.mark.parametrize("fake", ["wandb"], indirect=True)
+def test_wandb_is_started_with_the_users_arguments(fake: Any) -> None:
+    trainer(wandb_config={"project": "mine", "name": "length-ratio"}, num_generations=2).train()
+    started = next(call[1] for call in fake.calls if call[0] == "init")
+    assert started["project"] == "mine" and started["name"] == "length-ratio"

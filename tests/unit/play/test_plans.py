@@ -33,8 +33,6 @@ from mrlm.workflows.tree import Tree
 from recorded import episodes as recorded
 from scripted_play import Echo, play, spoken
 
-TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
-
 
 def played(rewards: list[float], **fields: Any) -> Group:
     """Episodes of one agent that said two tokens."""

@@ -31,13 +31,6 @@ from mrlm.workflows.turns import Turns
 from scripted_play import Echo, play, seats
 
 
-def test_whatever_waits_at_once_is_one_batch(tokenizer: Any) -> None:
-    source, engine = play(tokenizer, Echo(), lambda request: "hi", ("a", "b"))
-    groups = run_async(source.take(5))
-    assert [len(batch) for batch in engine.batches] == [20, 20, 20]
-    assert all(len(group) == 2 for group in groups)
-
-
 def test_a_batch_waits_for_slow_worlds_too(tokenizer: Any) -> None:
     class Slow(Echo):
         def step(self, actions: dict[str, Message]) -> StepResult:

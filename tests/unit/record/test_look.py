@@ -39,31 +39,17 @@ ROWS = [
 @pytest.mark.parametrize(
     ("text", "chosen"),
     [
-        ("", "0123"),
-        ("reward<0", "1"),
-        ("reward>=1 and train", "2"),
-        ("solver.reward!=2 and not eval", "13"),
-        ("critic.reward=0.5", "0123"),
-        ("solver/correct=1", "023"),
-        ("none.reward>0", ""),
-        ("tokens=14 and turns=2", "0123"),
-        ("agent:solver and step:1-2", "12"),
-        ("step:150", "3"),
-        ("step>1", "23"),
-        ("env:game", "3"),
-        ("not env:game not failed", "01"),
-        ("policy:q", ""),
-        ("task:t1 id:train/1 status:done", "1"),
-        ("cut", "0123"),
-        ("greedy", "0"),
-        ('sure and "i am"', "0123"),
-        ("nowhere", ""),
-        ("reward<0 or env:game", "13"),
-        ("not (reward<0 or env:game) and train", "2"),
-        ("(cut (step:1 or step:2))", "12"),
+        ("", "0123"), ("reward<0", "1"), ("reward>=1 and train", "2"),
+        ("solver.reward!=2 and not eval", "13"), ("critic.reward=0.5", "0123"),
+        ("solver/correct=1", "023"), ("none.reward>0", ""), ("tokens=14 and turns=2", "0123"),
+        ("agent:solver and step:1-2", "12"), ("step:150", "3"), ("step>1", "23"), ("env:game", "3"),
+        ("not env:game not failed", "01"), ("policy:q", ""),
+        ("task:t1 id:train/1 status:done", "1"), ("cut", "0123"), ("greedy", "0"),
+        ('sure and "i am"', "0123"), ("nowhere", ""), ("reward<0 or env:game", "13"),
+        ("not (reward<0 or env:game) and train", "2"), ("(cut (step:1 or step:2))", "12"),
         ("http://x", ""),
     ],
-)
+)  # fmt: skip
 def test_filters(text: str, chosen: str) -> None:
     accepts = parse_filter(text)
     assert "".join(str(place) for place, each in enumerate(ROWS) if accepts(each)) == chosen
@@ -72,19 +58,10 @@ def test_filters(text: str, chosen: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "not",
-        "cut and",
-        "cut or",
-        "or cut",
-        "(cut",
-        "cut)",
-        "not or cut",
-        "reward<1..2",
-        "step:x",
-        "step:1-",
-        "agent:",
+        "not", "cut and", "cut or", "or cut", "(cut", "cut)", "not or cut", "reward<1..2", "step:x",
+        "step:1-", "agent:",
     ],
-)
+)  # fmt: skip
 def test_incomplete_filters_are_errors(text: str) -> None:
     with pytest.raises(ConfigError, match="filter"):
         parse_filter(text)

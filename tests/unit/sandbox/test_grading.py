@@ -587,28 +587,22 @@ def test_tests_that_were_given_up_do_not_come_back(sandbox: Watched) -> None:
     ("code", "stdin", "wanted", "kind"),
     [
         ("print(sum(map(int, input().split())))", "1 2\n", "3\n", "passed"),
-        ("print(3)", "", "3", "passed"),
-        ("print('3  ')\nprint()\nprint()", "", "3\n", "passed"),
+        ("print(3)", "", "3", "passed"), ("print('3  ')\nprint()\nprint()", "", "3\n", "passed"),
         ("print('a\\r')\nprint('b')", "", "a\nb\n", "passed"),
         ("import sys\nprint('é')\nsys.stderr.write('noise')", "", "é", "passed"),
         ("print('3')\nimport sys\nsys.exit(0)", "", "3", "passed"),
-        ("print(' 3')", "", "3", "wrong"),
-        ("print()\nprint(3)", "", "3", "wrong"),
-        ("print('A')", "", "a", "wrong"),
-        ("print('3\\n3')", "", "3", "wrong"),
-        ("print('a b')", "", "a  b", "wrong"),
-        ("print('3.0')", "", "3", "wrong"),
-        ("pass", "", "3", "wrong"),
-        ("import os\nos._exit(0)", "", "3", "wrong"),
+        ("print(' 3')", "", "3", "wrong"), ("print()\nprint(3)", "", "3", "wrong"),
+        ("print('A')", "", "a", "wrong"), ("print('3\\n3')", "", "3", "wrong"),
+        ("print('a b')", "", "a  b", "wrong"), ("print('3.0')", "", "3", "wrong"),
+        ("pass", "", "3", "wrong"), ("import os\nos._exit(0)", "", "3", "wrong"),
         ("print('passed')", "", "3", "wrong"),
         ("print(3)\nimport sys\nsys.exit(1)", "", "3", "error"),
         ("print(3)\n1 / 0", "", "3", "error"),
         ("print(3, flush=True)\nimport os\nos.abort()", "", "3", "error"),
         ("print(3, flush=True)\nwhile True: pass", "", "3", "timeout"),
-        ("while True: print(3)", "", "3", "error"),
-        ("print(3\x00)", "", "3", "refused"),
+        ("while True: print(3)", "", "3", "error"), ("print(3\x00)", "", "3", "refused"),
     ],
-)
+)  # fmt: skip
 def test_programs(sandbox: Watched, code: str, stdin: str, wanted: str, kind: str) -> None:
     limits = Limits(wall=1.0 if kind == "timeout" else 60.0)
     assert kinds(programs(sandbox, code, [(stdin, wanted)], limits=limits)) == [kind]

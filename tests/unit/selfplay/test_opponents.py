@@ -41,7 +41,6 @@ from places import ROOT
 
 pytestmark = pytest.mark.system
 
-TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 WORLD = {"env_type": "small_environments:Higher"}
 POKER = {"env_type": "kuhn_poker", "style": "short"}
 TEAMS: dict[str, dict[str, Any]] = {

@@ -206,17 +206,11 @@ def test_a_record_and_a_report_have_the_means_of_every_pair() -> None:
     )
     # neither kept nor the latest of its policy: one@5
     assert report(known, ratings, kept=["one@0"]).splitlines() == [
-        "player  rating        95 %",
-        "one@0     1000  1000..1000",
-        "two@0      905   712..1097",
-        "one@12     800   600..1001",
-        "",
-        "mean score of the row against the column (games)",
-        "           one@0     two@0    one@12",
-        "one@0          -  0.75 (2)  1.00 (1)",
-        "two@0   0.25 (2)         -  0.00 (1)",
-        "one@12  0.00 (1)  1.00 (1)         -",
-    ]
+        "player  rating        95 %", "one@0     1000  1000..1000", "two@0      905   712..1097",
+        "one@12     800   600..1001", "", "mean score of the row against the column (games)",
+        "           one@0     two@0    one@12", "one@0          -  0.75 (2)  1.00 (1)",
+        "two@0   0.25 (2)         -  0.00 (1)", "one@12  0.00 (1)  1.00 (1)         -",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.3, 0.5, 0.7, 1.0])

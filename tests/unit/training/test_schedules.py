@@ -19,8 +19,6 @@ from watched_runs import settings, watched, weights
 
 pytestmark = pytest.mark.system
 
-TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
-
 
 class One:
     """What a schedule sees of a learner."""

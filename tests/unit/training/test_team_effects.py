@@ -79,16 +79,11 @@ def test_an_ignored_agent_has_no_effect_and_one_that_matters_has(tmp_path: Path)
     for row in (first, last):
         found = effects(row)
         assert set(found) == {
-            "eval/marginal/heard",
-            "eval/marginal/ignored",
-            "eval/marginal/last",
-            "eval/influence/heard/ignored",
-            "eval/influence/heard/last",
-            "eval/influence/ignored/last",
-            "eval/changed/heard/ignored",
-            "eval/changed/heard/last",
+            "eval/marginal/heard", "eval/marginal/ignored", "eval/marginal/last",
+            "eval/influence/heard/ignored", "eval/influence/heard/last",
+            "eval/influence/ignored/last", "eval/changed/heard/ignored", "eval/changed/heard/last",
             "eval/changed/ignored/last",
-        }
+        }  # fmt: skip
         assert found["eval/marginal/heard"] == pytest.approx(row["eval/reward/mean"])
         assert row["eval/reward/mean"] > 0.1
         assert found["eval/marginal/ignored"] == found["eval/marginal/last"] == 0.0
