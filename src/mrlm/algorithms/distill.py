@@ -13,7 +13,6 @@
 - **Use it** to put a trained model, or a trained agent of a team, into a smaller or a fresh one.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -25,6 +24,7 @@ from torch import Tensor
 from mrlm.config.policy_sections import EndpointConfig
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import Algorithm, settings
@@ -33,8 +33,6 @@ from mrlm.learn.credit.groups import assign, clear, members
 from mrlm.learn.data.batch import PART, Batch, Loss, Outputs
 from mrlm.learn.data.privileged import Privilege
 from mrlm.learn.fast.lm_head import compare
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 @settings

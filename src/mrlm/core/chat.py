@@ -9,7 +9,6 @@ Messages are text: a control token spelled in a message is tokenised as ordinary
 (`core/control_tokens.py`).
 """
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +22,12 @@ from mrlm.core.additive_templates import is_additive
 from mrlm.core.control_tokens import Control, end_of_answer
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.forged_control import Confined
+from mrlm.core.log import log
 from mrlm.core.messages import REASONING
 from mrlm.core.template_messages import alternating, explained, forms, lost, plain, without_system
 from mrlm.core.template_work import Rendering, place_of
 from mrlm.core.thoughts import ThoughtMarks
 from mrlm.core.types import Message, Role, Turn
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ 'Assistant:\n' }}"

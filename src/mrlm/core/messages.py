@@ -2,14 +2,12 @@
 of data sets, requests, replies of servers and records."""
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrlm.core.errors import DataError, well_formed
+from mrlm.core.log import log
 from mrlm.core.types import Message, Role
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 ROLES: dict[str, Role] = {
     **{str(role): role for role in Role},

@@ -6,7 +6,6 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import logging
 import os
 import re
 import sys
@@ -14,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import PluginError
-
-log: logging.Logger = logging.getLogger("mrlm")
+from mrlm.core.log import log
 
 _searched: set[str] = set()
 """Folders of the user; code that is imported from them is named in the log."""

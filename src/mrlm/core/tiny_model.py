@@ -4,7 +4,6 @@ ordinary Hugging Face folder."""
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import re
 import tempfile
@@ -13,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import ModelError
-
-log: logging.Logger = logging.getLogger("mrlm")
+from mrlm.core.log import log
 
 NAME = "mrlm/tiny"
 """Name of the model of `default_model()` in a config."""

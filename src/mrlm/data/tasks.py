@@ -3,19 +3,17 @@ location of malformed rows, and splits off held-out rows without leakage."""
 
 import hashlib
 import json
-import logging
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mrlm.core.errors import DataError, well_formed
+from mrlm.core.log import log
 from mrlm.core.messages import read_message, short
 from mrlm.core.types import Message, Role
 from mrlm.data.presets import DatasetPreset
 from mrlm.data.sources import DataSource, find
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 OnBadRow = Literal["raise", "skip"]
 Row = dict[str, Any]

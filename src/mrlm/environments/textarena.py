@@ -3,17 +3,15 @@
 import contextlib
 import copy
 import io
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.registry import unknown
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.libraries import Chance, LibraryEnvironment, called, finite, said
 from mrlm.environments.shared.rows import agent_names, at_least
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 TRIED = (2, 1, *range(3, 16))
 """Numbers of players to try, in this order, if none is given."""

@@ -3,7 +3,6 @@ of every file; a run resumes from the newest one that verifies."""
 
 import hashlib
 import json
-import logging
 import os
 import re
 import shutil
@@ -15,12 +14,11 @@ from typing import Any
 from torch import Tensor
 
 from mrlm.core.errors import CheckpointError, TrainingError
+from mrlm.core.log import log
 from mrlm.core.replacing import replacing
 from mrlm.learn.critics.critic import Critic
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy.storage import is_cut
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 MANIFEST = "manifest.json"
 Owner = Learner | Critic

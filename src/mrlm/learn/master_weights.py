@@ -1,7 +1,6 @@
 """The parameters that an optimiser updates: float32 copies of weights in 16 bits, whose own steps
 would mostly round to nothing, and the split by weight decay."""
 
-import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-log: logging.Logger = logging.getLogger("mrlm")
+from mrlm.core.log import log
 
 HALVES = (torch.bfloat16, torch.float16)
 SPARED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")

@@ -1,6 +1,5 @@
 """Optimisation of one policy: optimiser, learning rate, gradient clipping and loss scaling."""
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mrlm.core.errors import ConfigError, NonFiniteError
+from mrlm.core.log import log
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.adam import HostAdam
 from mrlm.learn.critics.mixers import TeamValue
@@ -23,8 +23,6 @@ from mrlm.learn.policy.loading import set_checkpointing
 from mrlm.learn.policy.modes import update_mode
 from mrlm.learn.policy.policy import Policy, random_forward, stop_adapter_dropout
 from mrlm.learn.policy.randomness import GENERATORS
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 CRITIC_RATE_LIMIT = 1e-3
 

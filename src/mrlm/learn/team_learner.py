@@ -1,6 +1,5 @@
 """Custom PyTorch loops for a team: one loss for all its policies and critics."""
 
-import logging
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from torch import nn
 
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.sync_async import run_async
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
@@ -28,8 +28,6 @@ from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.copies import beside, frozen_beside
 from mrlm.learn.policy.policy import Policy, as_policy
 from mrlm.learn.schedule import Schedule
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 class TeamLearner:

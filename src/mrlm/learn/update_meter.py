@@ -1,6 +1,5 @@
 """The measurements of an update beside its loss."""
 
-import logging
 from collections.abc import Generator, Mapping, Sequence
 from itertools import compress
 
@@ -8,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mrlm.core.log import log
 from mrlm.core.types import Turn
 from mrlm.learn import weight_change
 from mrlm.learn.agent_numbers import AgentNumbers, agent_means
@@ -21,8 +21,6 @@ from mrlm.learn.meter import Key, Mean, Measured, Meter, Number
 from mrlm.learn.mismatch import FirstLook
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.policy import Policy, random_forward
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 SKIPPED = {"loss": 0.0, "grad_norm": 0.0, "nonfinite_steps": 0.0}
 """Metrics of an optimiser step without a gradient."""

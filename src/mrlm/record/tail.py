@@ -1,16 +1,14 @@
 """The ends of files that grow line by line: read backwards, and cut."""
 
 import json
-import logging
 import math
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from mrlm.core.log import log
 from mrlm.core.replacing import replacing
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 BLOCK = 1 << 18
 """Bytes that are read at a time."""

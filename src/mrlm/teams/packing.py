@@ -1,7 +1,6 @@
 """The folder of a team as it is published: policies, the bases of their adapters, `team.yaml` and
 cards, which name nothing outside of it but models of the Hub."""
 
-import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import torch
 from mrlm.config import yaml
 from mrlm.config.trust import mark, origin_of
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.tiny_model import portable_name, resolve_model
 from mrlm.learn.checkpoint import MANIFEST
 from mrlm.learn.policy.incoming import load_adapter
@@ -23,8 +23,6 @@ from mrlm.learn.policy.saved_model import HEADS, hub_name, name_on_card, rename_
 from mrlm.teams.card import CARD, TRAIN, write_cards
 from mrlm.teams.public import local_files, public
 from mrlm.teams.saving import FACTS, TEAM, absolute_team, card_of
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 OURS = (TEAM, FACTS, TRAIN, CARD, MANIFEST)
 """Files of a team beside the only policy; the others are those of the policy."""

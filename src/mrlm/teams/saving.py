@@ -2,7 +2,6 @@
 
 import copy
 import json
-import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,14 +9,13 @@ from typing import Any
 
 from mrlm.config import parse_config, paths, yaml
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.tiny_model import portable_name
 from mrlm.teams.card import TRAIN, Card, write_cards
 from mrlm.teams.facts import facts_of
 from mrlm.teams.policies import policy_folders
 from mrlm.teams.public import needed, public, without_secrets
 from mrlm.training.run import Run
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 TEAM = "team.yaml"
 """The config that plays a team; its paths are relative to its folder."""

@@ -1,7 +1,6 @@
 """Checks of the first step: a cause that would silently corrupt a run becomes a named error, or a
 warning with the fix."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -10,14 +9,13 @@ import torch
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import CheckError
+from mrlm.core.log import log
 from mrlm.core.types import Message, Role
 from mrlm.learn.data.batch import Sample, as_column, pack
 from mrlm.learn.data.samples import samples_of
 from mrlm.learn.learner import Learner
 from mrlm.learn.mismatch import comparable
 from mrlm.training.run import Run
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 PROBE = 8
 """Number of samples that are checked."""

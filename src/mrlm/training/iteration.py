@@ -1,10 +1,10 @@
 """The parts of an iteration: rollouts, credit, update; and evaluation on held-out tasks."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from mrlm.core.episodes import Group
+from mrlm.core.log import log
 from mrlm.core.timing import span
 from mrlm.learn.agent_numbers import agent_metrics
 from mrlm.learn.bases.steps import carry, keeps, refine
@@ -20,8 +20,6 @@ from mrlm.training.effects import effect_metrics
 from mrlm.training.metrics import api_metrics, credit_metrics, distinct_metrics, episode_metrics
 from mrlm.training.run import Phase, Run
 from mrlm.training.weight_proof import prove
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 Updates = dict[str, dict[str, float]]
 """Network -> metrics of its update."""

@@ -3,12 +3,12 @@ good checkpoint and continues with a lower learning rate. The decision is writte
 before anything else changes, so that a run that is killed meanwhile repeats it."""
 
 import json
-import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import NonFiniteError
+from mrlm.core.log import log
 from mrlm.learn.checkpoint import (
     checkpoints,
     read_state,
@@ -17,8 +17,6 @@ from mrlm.learn.checkpoint import (
     verify,
     write_json,
 )
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 FILE = "rollbacks.json"
 

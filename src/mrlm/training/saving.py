@@ -1,19 +1,17 @@
 """Checkpoints of a run: their content, how a run continues from one, and rollbacks."""
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from mrlm.core.errors import NonFiniteError
+from mrlm.core.log import log
 from mrlm.core.timing import span
 from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint, writing
 from mrlm.play.sources.source import StateLater
 from mrlm.training.metrics import remote_engines
 from mrlm.training.rollback import count_at, go_back
 from mrlm.training.run import Phase, Run
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 def state_of(run: Run) -> dict[str, StateLater]:

@@ -1,16 +1,14 @@
 """Reactions to evaluations: ending a run that no longer improves, and keeping its best policies."""
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.learn.checkpoint import write_json
 from mrlm.training.run import Callback, Run
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 BEST = "best"
 """Folder of the policies of the best evaluation, in the run's folder; `best.json` is beside it."""

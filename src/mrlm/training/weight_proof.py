@@ -9,7 +9,6 @@ steps. A prefill of the whole text would not test cached prompts.
 """
 
 import asyncio
-import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mrlm.core.episodes import Episode, Group
+from mrlm.core.log import log
 from mrlm.core.types import Rollout, SamplingParams, Task, Turn
 from mrlm.learn.data.batch import as_column
 from mrlm.learn.frozen import Frozen
@@ -25,8 +25,6 @@ from mrlm.play.agent import seed_of
 from mrlm.play.engine import Engine, LocalEngine, ReplicatedEngine, Request
 from mrlm.training.checks import report
 from mrlm.training.run import Run
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 TEXTS = 2
 """Texts that each policy continues after a weight update. Two, so that an engine in this process

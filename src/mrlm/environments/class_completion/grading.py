@@ -5,19 +5,17 @@ not pass in the sandbox are left out."""
 import asyncio
 import hashlib
 import json
-import logging
 import weakref
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from mrlm.core.errors import EpisodeError
+from mrlm.core.log import log
 from mrlm.environments.class_completion.problems import ClassProblem
 from mrlm.environments.code.grading import CodeGrader, patient
 from mrlm.sandbox.grading import GradingVerdict, grade_class
 from mrlm.sandbox.types import Limits, Sandbox
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 class ClassGrader(CodeGrader):

@@ -2,16 +2,14 @@
 else by math-verify in child processes, which are reused, killed at the deadline and replaced.
 Thread-safe."""
 
-import logging
 import os
 import queue
 import re
 from functools import lru_cache
 
+from mrlm.core.log import log
 from mrlm.environments.math import answers, units
 from mrlm.environments.shared.child_process import ChildEnded, ChildProcess, TooLate
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 _EQUALS = re.compile(r"(?<![<>!])=")
 _PERCENT = re.compile(r"%|\bper ?cent", re.IGNORECASE)

@@ -3,7 +3,6 @@
 import difflib
 import hashlib
 import inspect
-import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
@@ -12,10 +11,10 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, get_args, get_origin,
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.log import log
 from mrlm.core.matters import Matters
 from mrlm.data.tasks import OnBadRow, Row, apart, held_out_split, read_rows, split_rows
 
-log = logging.getLogger("mrlm")
 T = TypeVar("T")
 
 FEW = 10

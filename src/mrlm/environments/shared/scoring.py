@@ -3,19 +3,17 @@ their results. Episodes that wait at the same time are scored in one call."""
 
 import asyncio
 import inspect
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
+from mrlm.core.log import log
 from mrlm.core.matters import check_choices
 from mrlm.core.registry import load
 from mrlm.core.sync_async import BackgroundJobs, is_interrupt
 from mrlm.environments.shared.rows import SharedByCopies, is_number
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 RewardFunction = Callable[..., Any]
 BATCHED = frozenset({"prompts", "completions"})

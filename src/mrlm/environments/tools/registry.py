@@ -5,16 +5,14 @@ import asyncio
 import difflib
 import functools
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mrlm.core.errors import ConfigError, MRLMError
+from mrlm.core.log import log
 from mrlm.core.sync_async import BackgroundJobs, in_thread, run_async
 from mrlm.environments.shared.rows import SharedByCopies
 from mrlm.environments.tools.tool import Kit, Tool, ToolError, as_text, tool_of
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 TIMEOUT = 10.0
 """Time limit of one tool call, in seconds."""

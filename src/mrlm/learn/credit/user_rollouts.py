@@ -1,7 +1,6 @@
 """Conversion of user rollouts, written by hand or recorded by a `Generator`, into groups for
 algorithms. Episodes recorded by a trainer are passed through unchanged."""
 
-import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +10,11 @@ from typing import Any, ClassVar
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Episode, Group, team_rewards
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import COMPUTED, Role, Rollout, Task, Turn
 from mrlm.learn.bases.spec import SamplingPlan
 from mrlm.learn.policy.policy import Policy
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 Play = Rollout | Mapping[str, Rollout] | Episode
 """One episode: a transcript of one or several agents, one rollout per agent, or an episode recorded

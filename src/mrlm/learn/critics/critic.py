@@ -1,7 +1,6 @@
 """Value networks separate from the policy: one per policy, or one for the team. Algorithms define
 which return a value predicts."""
 
-import logging
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Episode, Group
+from mrlm.core.log import log
 from mrlm.core.progress import advance, counting
 from mrlm.core.timing import span
 from mrlm.core.types import Turn
@@ -29,8 +29,6 @@ from mrlm.learn.data.samples import minibatches, samples_of
 from mrlm.learn.optimizer import LearnerSettings, Trainee, training_mode
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.randomness import seed_generators
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 TEAM = "team"
 """Name of the critic of a whole team."""

@@ -1,7 +1,6 @@
 """Features of a team's prompts and completions from a frozen network: one row per joint step, with
 a vector for each agent. Computes no values and no gradients."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
@@ -12,6 +11,7 @@ from torch.nn.functional import layer_norm
 
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import TrainingError
+from mrlm.core.log import log
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.types import Turn
 from mrlm.learn.credit.joint_steps import (
@@ -26,8 +26,6 @@ from mrlm.learn.credit.joint_steps import (
 from mrlm.learn.data.batch import Sample, merge, pack
 from mrlm.learn.data.samples import parts, split
 from mrlm.learn.policy.policy import Policy
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 @dataclass(slots=True)

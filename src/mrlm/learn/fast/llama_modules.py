@@ -1,7 +1,6 @@
 """Parts of a Llama-like model, read from a Hugging Face module for the fast forward and the
 built-in decoder. Weights are referenced, never copied; nothing is computed here."""
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -13,10 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 from mrlm.learn.policy.quantized import Dequantized, dense
 from mrlm.learn.policy.wrapped_modules import is_replaced, modules_of
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 FAMILIES = {
     "LlamaForCausalLM": "llama",

@@ -2,7 +2,6 @@
 the keys of its path, whatever their numbers. No mask and no matrix of scores is stored."""
 
 import functools
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -10,9 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from mrlm.core.log import log
 from mrlm.learn.fast.repeatable import strictly
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 FROM_LAST = 2
 """Code of the causal mask in which the last query sees all keys."""

@@ -1,7 +1,6 @@
 """Models in GGUF files or with short names: each becomes a Hugging Face folder in the cache."""
 
 import hashlib
-import logging
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -9,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import ModelError
+from mrlm.core.log import log
 from mrlm.core.tiny_model import build_folder, cache_folder, resolve_model, writable_cache
 from mrlm.learn.policy.library import first_line, quietly
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 SPECIAL_TOKENS = {
     "bos_token": "bos",

@@ -2,7 +2,6 @@
 continues, and the rewards from inside."""
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
@@ -12,6 +11,7 @@ from typing import Any, cast
 from mrlm.core.chat import Chat
 from mrlm.core.environment import validated_reward
 from mrlm.core.errors import ENDS_RUN, DataError, MRLMError
+from mrlm.core.log import log
 from mrlm.core.messages import read_message
 from mrlm.core.sampling import FIELDS
 from mrlm.core.types import Completion, Message, Role, Turn
@@ -20,8 +20,6 @@ from mrlm.play.engine import Request
 from mrlm.play.episode_runner import EpisodeRunner, join
 from mrlm.serving.policies.admission import Refusal
 from mrlm.serving.policies.openai_fields import Fields, spoken
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 CURRENT: ContextVar["AppSession | None"] = ContextVar("session", default=None)
 """The episode of the running code."""

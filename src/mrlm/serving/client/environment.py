@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
 from collections import OrderedDict
@@ -14,6 +13,7 @@ from typing import Any
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EpisodeError, MRLMError
+from mrlm.core.log import log
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.client.calling import (
@@ -28,8 +28,6 @@ from mrlm.serving.client.calling import (
 from mrlm.serving.client.pool import ServerPool
 from mrlm.serving.client.session import ClientSession
 from mrlm.serving.protocol import codec
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 STARTING = 30.0
 """Seconds in which a server has to describe its environment when a run begins."""

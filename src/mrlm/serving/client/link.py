@@ -1,7 +1,6 @@
 """The client side of one environment server: channel, availability, and sessions kept alive."""
 
 import asyncio
-import logging
 import time
 import weakref
 from typing import Any
@@ -9,12 +8,11 @@ from typing import Any
 import grpc
 
 from mrlm.core.errors import MRLMError
+from mrlm.core.log import log
 from mrlm.core.sync_async import BackgroundJobs, run_async
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.client.calling import Access, Broken, Pauses, ServerAddress
 from mrlm.serving.protocol.channels import service_stub
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 PROBING = 5.0
 """Seconds in which a server that was set aside has to report that it is healthy."""

@@ -3,7 +3,6 @@ them during a run. The server that plays an episode does not affect its result."
 
 import asyncio
 import itertools
-import logging
 import os
 import time
 import weakref
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.core.log import log
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.client.calling import (
     Access,
@@ -23,8 +23,6 @@ from mrlm.serving.client.calling import (
     start,
 )
 from mrlm.serving.client.link import WAITING, Link
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 READING = 1.0
 """Seconds between two checks of the server file."""

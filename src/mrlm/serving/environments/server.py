@@ -1,7 +1,6 @@
 """The environment server: its settings, parts, start and shutdown."""
 
 import asyncio
-import logging
 import os
 import secrets
 import signal
@@ -21,6 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from mrlm.core import registry
 from mrlm.core.addresses import host_and_port
 from mrlm.core.errors import ConfigError, PluginError
+from mrlm.core.log import log
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.grpc import NAME, EnvironmentsService
 from mrlm.serving.environments.sessions import Sessions
@@ -28,8 +28,6 @@ from mrlm.serving.environments.worker_pool import WorkerPool
 from mrlm.serving.protocol import channels
 from mrlm.serving.protocol.prometheus import Metrics
 from mrlm.serving.protocol.security import TokenInterceptor, check_exposure, server_credentials
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 @dataclass(frozen=True, slots=True)

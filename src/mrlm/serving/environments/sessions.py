@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import logging
 import secrets
 import time
 from collections.abc import Coroutine
@@ -18,7 +17,6 @@ from mrlm.serving.environments.worker_pool import LostError, WorkerPool, WorkerP
 from mrlm.serving.protocol.prometheus import Metrics
 from mrlm.serving.protocol.replies import SerializedReply, as_answer, excess, failed, refused
 
-log: logging.Logger = logging.getLogger("mrlm")
 MOST_KEY = 200
 RETRY_AFTER = 0.5
 """Seconds after which a client may retry when the server is at capacity."""

@@ -14,11 +14,11 @@ import threading
 from typing import Any
 
 from mrlm.core.errors import MRLMError
+from mrlm.core.log import log
 from mrlm.core.sync_async import BackgroundJobs
 from mrlm.serving.environments.ipc import NOBODY, End, Frame, Frames, Op
 from mrlm.serving.environments.worker_sessions import Host
 
-log: logging.Logger = logging.getLogger("mrlm")
 ENDING = 5.0
 """Seconds a worker may continue after its server is gone."""
 

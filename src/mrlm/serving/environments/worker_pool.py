@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import logging
 import os
 import socket
 import subprocess
@@ -15,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrlm.core.errors import ConfigError, MRLMError
+from mrlm.core.log import log
 from mrlm.core.sync_async import BackgroundJobs
 from mrlm.serving.environments.ipc import NOBODY, End, Frame, Frames, Op
 
-log: logging.Logger = logging.getLogger("mrlm")
 STARTING = 120.0
 """Seconds a worker may take to load its environments."""
 LONGEST_PAUSE = 10.0

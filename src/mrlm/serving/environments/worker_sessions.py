@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,7 +23,6 @@ from mrlm.serving.environments.ipc import End, Op
 from mrlm.serving.protocol import codec
 from mrlm.serving.protocol.replies import RefusedError, SlowError, failure_of, log_failure
 
-log: logging.Logger = logging.getLogger("mrlm")
 MOST_TEMPLATES = 64
 """Environments with different arguments that are kept ready."""
 SPLITS = ("train", "eval")

@@ -3,7 +3,6 @@ as a stream that is verified before anything changes."""
 
 import asyncio
 import hashlib
-import logging
 import secrets
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -16,14 +15,13 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from mrlm.core.log import log
 from mrlm.core.sampling import OFF, SamplingParams
 from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.policies.admission import Refusal, checked_sampling, count_repeated
 from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 Context = Any
 SLACK = 16 << 20

@@ -7,7 +7,6 @@ It depends neither on protocols nor on torch; engines and weights are passed in.
 
 import asyncio
 import concurrent.futures
-import logging
 import secrets
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -19,14 +18,13 @@ from typing import Any, Protocol, TypeVar
 
 from mrlm.core.chat import Chat
 from mrlm.core.errors import MRLMError
+from mrlm.core.log import log
 from mrlm.core.owners import role_of
 from mrlm.core.sync_async import Background
 from mrlm.core.types import Completion
 from mrlm.core.weight_lock import WeightLock
 from mrlm.play.engine import Batcher, Engine, ExternalCalls, Request
 from mrlm.serving.policies.admission import Refusal
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 T = TypeVar("T")
 RETRY_AFTER = 1.0

@@ -3,12 +3,12 @@ client, and the routes of `trainer_http.py` for trainers."""
 
 import asyncio
 import hashlib
-import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from mrlm.core.errors import ChatTemplateError, ConfigError
+from mrlm.core.log import log
 from mrlm.core.types import Completion, Message, Role
 from mrlm.play.engine import Request
 from mrlm.serving.policies.admission import AdmissionLimits, Refusal, check_size, parsed
@@ -28,8 +28,6 @@ from mrlm.serving.policies.openai_fields import (
     spoken,
     usage,
 )
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 DEFAULT_TOKENS = 1024
 """Default length of a chat answer in tokens; fewer if the model has less room."""

@@ -1,14 +1,12 @@
 """Replies to clients: answers, and failures without internal details. No network."""
 
-import logging
 import secrets
 from typing import NamedTuple
 
 from mrlm.core.errors import ConfigError, MRLMError, RewardError
+from mrlm.core.log import log
 from mrlm.core.user_errors import explain, whole
 from mrlm.serving import mrlm_pb2 as pb
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 
 class SlowError(Exception):
