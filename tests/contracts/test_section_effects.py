@@ -602,13 +602,13 @@ def given(text: str) -> dict[str, str]:
 
 
 QUICK = 16
-"""One of so many runs is quick, and all that is only put together."""
+"""One of so many runs is a quick test, and all that is only put together."""
 
 
 @pytest.mark.parametrize(
     "key",
     [
-        pytest.param(key, marks=[] if each.built or n % QUICK == 0 else [pytest.mark.slow])
+        pytest.param(key, marks=[] if each.built or n % QUICK == 0 else [pytest.mark.system])
         for n, (key, each) in enumerate(CASES.items())
     ],
 )
