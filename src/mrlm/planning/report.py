@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from mrlm.core.progress import aligned
 from mrlm.planning.devices import Device
 from mrlm.planning.estimate import Estimate
 from mrlm.planning.layout import USABLE, Place
@@ -262,11 +263,4 @@ def _estimate_data(estimate: Estimate) -> dict[str, Any]:
 
 def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Format rows as text columns; the first aligned left, others right."""
-    table = [head, *rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
-    lines = []
-    for row in table:
-        first = row[0].ljust(widths[0])
-        rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-        lines.append("  " + "  ".join([first, *rest]).rstrip())
-    return lines
+    return [f"  {line}" for line in aligned([head, *rows], right=True).splitlines()]

@@ -14,7 +14,7 @@ import numpy as np
 
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
-from mrlm.doctor.recent import Rows
+from mrlm.doctor.recent import Rows, is_evaluation
 from mrlm.doctor.rule import Rule
 
 REWARD = "eval/reward/mean"
@@ -55,7 +55,7 @@ class Centralised(Rule):
             f"with {last[-1, 1]:.3g} tokens the team's held-out reward is {last[-1, 2]:.3g}, that "
             f"of one agent {same[-1]:.3g}"
         )
-        evaluations_rows = [row for row in episodes if str(row["id"]).startswith("eval/")]
+        evaluations_rows = [row for row in episodes if is_evaluation(row)]
         yield Alarm(int(last[0, 0]), because, evidence=cited(evaluations_rows))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from mrlm.doctor.alarm import Alarm, cited
 from mrlm.doctor.history import History
-from mrlm.doctor.recent import Rows
+from mrlm.doctor.recent import Rows, is_evaluation
 from mrlm.doctor.rule import Rule
 from mrlm.doctor.trends import spread
 
@@ -54,7 +54,7 @@ class Cliff(Rule):
         finding = self._held_out(history) or self._sampled(history)
         if finding is not None:
             since, because, held_out = finding
-            rows = [row for row in episodes if str(row["id"]).startswith("eval/") == held_out]
+            rows = [row for row in episodes if is_evaluation(row) == held_out]
             low = sorted(rows, key=lambda row: math.inf if row["reward"] is None else row["reward"])
             yield Alarm(since, because, evidence=cited(low[:8]))
 
