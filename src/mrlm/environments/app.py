@@ -3,14 +3,14 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 from mrlm.core.addresses import app_variables
 from mrlm.core.environment import Environment, Split, validated_reward
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import JSON, Message, Reward, StepResult, Task
-from mrlm.data.tasks import question_of, row_messages
-from mrlm.environments.shared.rows import RowArgs, RowTable, RowTasks, agent_names
+from mrlm.data.tasks import OnBadRow, question_of, row_messages
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names
 from mrlm.environments.shared.scoring import RewardCalls, user_function
 from mrlm.sandbox.opening import FIX, open_sandbox
 from mrlm.sandbox.types import SandboxUnavailableError
@@ -45,8 +45,9 @@ class AppEnvironment(RowTasks, Environment):
             has the address of its episode only: `True`, or a list of files and folders that it may
             read besides the system's programs.
         rewards: how `reward` is called, as in the environment `reward`.
+        eval_dataset: held-out rows; a tenth of `dataset` when `None`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         seed: seed of the split into training and held-out rows.
-        **rows: further settings of rows, see `RowTable`.
     """
 
     blocking: bool = True
@@ -65,8 +66,11 @@ class AppEnvironment(RowTasks, Environment):
         variables: Mapping[str, str] | None = None,
         sandbox: Sequence[str] | bool = False,
         rewards: Mapping[str, Any] | None = None,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         seed: int = 0,
-        **rows: Unpack[RowArgs],
     ) -> None:
         if (app is None) == (command is None):
             raise ConfigError("environment app: give app (module:function) or command, one of them")
@@ -85,7 +89,7 @@ class AppEnvironment(RowTasks, Environment):
             self._reward = _function(reward, "reward", 2)
             self.agent_of = _function(agent_of, "agent_of", 1)
         self._calls = RewardCalls.of(rewards)
-        self._table: RowTable = RowTable(dataset, **rows, seed=seed)
+        self._table: RowTable = RowTable(dataset, eval_dataset, split, columns, on_bad_row, seed)
         self.row: JSON = {}
         """The row of this episode."""
         self.outcome: tuple[Any, Any] | None = None

@@ -5,24 +5,18 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Reward, StepResult, Task
+from mrlm.data.tasks import OnBadRow
 from mrlm.environments.debate import DebateEnvironment, DebateVerdict, Speech, Topic
 from mrlm.environments.debate.topics import only_answer
 from mrlm.environments.shared.games import Style, Teaches
 from mrlm.environments.shared.generators import first_of
-from mrlm.environments.shared.rows import (
-    RowArgs,
-    at_least,
-    built,
-    is_held_out,
-    row_matters,
-    whole_number,
-)
+from mrlm.environments.shared.rows import at_least, built, is_held_out, row_matters, whole_number
 
 WrongBy = Literal["question", "answer"]
 Rewarded = Literal["every", "last"]
@@ -98,8 +92,8 @@ class NoisyDebateEnvironment(DebateEnvironment):
         prompts: `full`, or `short` for models with little context.
         teaches: behaviour of `expert`: the `best` answer, which is the right one, or `any` answer,
             which is that of another question.
+        eval_dataset, split, columns, on_bad_row: settings of questions from rows.
         seed: seed of generated questions, of the split, and of the verifier.
-        **rows: further settings of questions from rows, see `RowTable`.
 
     Raises:
         ConfigError: a setting that is not one of these, or questions without a known answer.
@@ -122,8 +116,11 @@ class NoisyDebateEnvironment(DebateEnvironment):
         opponents: Mapping[str, Any] | None = None,
         prompts: Style = "full",
         teaches: Teaches = "best",
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         seed: int = 0,
-        **rows: Unpack[RowArgs],
     ) -> None:
         at_least(0, 1, wrong=wrong)
         self.wrong: float = wrong
@@ -141,8 +138,11 @@ class NoisyDebateEnvironment(DebateEnvironment):
             share=share,
             draw_sides=False,
             prompts=prompts,
+            eval_dataset=eval_dataset,
+            split=split,
+            columns=columns,
+            on_bad_row=on_bad_row,
             seed=seed,
-            **rows,
         )
 
     def accepts(self, topic: Topic, text: str) -> bool:

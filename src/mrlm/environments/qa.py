@@ -3,15 +3,15 @@ normalisation."""
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
+from mrlm.data.tasks import OnBadRow
 from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
-from mrlm.environments.shared.rows import RowArgs
 from mrlm.environments.shared.text import exact_match, f1, tagged
 
 SYSTEM_PROMPT = "Answer the question in as few words as possible."
@@ -32,10 +32,11 @@ class QASolverEnv(QuestionEnvironment):
         dataset: rows with `question` (or `prompt`) and `answer` (or `answers`, `golden_answers`;
             text, a list, or SQuAD's `{"text": [...]}`); anything `read_rows` accepts. `None` if
             only `setup` is used.
+        eval_dataset: held-out rows; a tenth of the questions of `dataset` when `None`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         reward: `em` (exact match) or `f1`; the other one is logged.
         seed: seed of the split into training and held-out rows.
         agents: name of the agent.
-        **rows: further settings of rows, see `RowTable`.
 
     Raises:
         ConfigError: impossible arguments, or a row without an answer.
@@ -52,17 +53,21 @@ class QASolverEnv(QuestionEnvironment):
         custom_sys_prompt: str | None = None,
         dataset: Any = None,
         *,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         reward: Literal["em", "f1"] = "em",
         seed: int = 0,
         agents: str | Sequence[str] = "agent",
-        **rows: Unpack[RowArgs],
     ) -> None:
         super().__init__(agents)
         self.system_prompt: str = SYSTEM_PROMPT if custom_sys_prompt is None else custom_sys_prompt
         self.reward = reward
         if dataset is not None:
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
             self._table = QuestionTable(
-                "QA data set", ANSWERS, dataset, **rows, seed=seed, problem=problem_of
+                "QA data set", ANSWERS, dataset, *settings, problem=problem_of
             )
         self._accepted: list[str] = []
 

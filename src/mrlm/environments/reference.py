@@ -2,13 +2,13 @@
 the data set's."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack, get_args
+from typing import Any, get_args
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import DataError
 from mrlm.core.types import Message, Role, Task
-from mrlm.data.tasks import Row, question_of, row_messages
-from mrlm.environments.shared.rows import RowArgs, RowTable, others
+from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
+from mrlm.environments.shared.rows import RowTable, others
 from mrlm.environments.shared.text import f1
 from mrlm.environments.shared.texts import COPIED, TextEnvironment
 from mrlm.environments.writing.presets import LengthSpan
@@ -30,6 +30,8 @@ class ReferenceEnvironment(TextEnvironment):
         dataset: rows with `prompt`, `chosen` and `rejected`; with `prompt` and `completion`; or
             with `messages`, the last of which is an assistant's. Prompts and answers are text or
             messages; `chosen` and `rejected` may be whole conversations without a `prompt`.
+        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         weights: score -> weight: `f1` (of words, with the reference), `preferred` (relative
             closeness to the chosen answer: 1 if equal to it, 0 from half way to the rejected one),
             `exact`, `rouge1`, `rouge2`, `rougeL`, `bleu`, `chrf`, `chrf++`, `judge`; `None`:
@@ -38,7 +40,6 @@ class ReferenceEnvironment(TextEnvironment):
             it needs a weight.
         seed: seed of the split.
         agents: name of the writing agent.
-        **rows: further settings of rows, see `RowTable`.
 
     Raises:
         DataError: a row without a prompt or an answer, or without a required rejected one.
@@ -48,21 +49,25 @@ class ReferenceEnvironment(TextEnvironment):
         self,
         dataset: Any,
         *,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         weights: Mapping[str, float] | None = None,
         judge: Any = None,
         seed: int = 0,
         agents: str | Sequence[str] = "agent",
-        **rows: Unpack[RowArgs],
     ) -> None:
-        self._table: RowTable = RowTable(dataset, **rows, seed=seed, convert=_converted)
+        settings = (eval_dataset, split, columns, on_bad_row, seed)
+        self._table: RowTable = RowTable(dataset, *settings, convert=_converted)
         table = self._table
-        read = [table.row(i, side) for side in get_args(Split) for i in range(table.count(side))]
-        pairs = all(row["worse"] is not None for _, row in read)
+        rows = [table.row(i, side) for side in get_args(Split) for i in range(table.count(side))]
+        pairs = all(row["worse"] is not None for _, row in rows)
         default = {"preferred": 1.0} if pairs else {"f1": 1.0}
         chosen = default if weights is None else weights
         super().__init__(chosen, judge, agents, ("f1", "preferred"))
         if "preferred" in self.weights and not pairs:
-            index = next(index for index, row in read if row["worse"] is None)
+            index = next(index for index, row in rows if row["worse"] is None)
             raise DataError(f"row {index}: rejected is missing, which weights.preferred requires")
 
     def task(self, seed: int, split: Split = "train") -> Task:

@@ -4,7 +4,7 @@ and scored by the user's own function."""
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Literal
 
 from mrlm.core.environment import Environment, Split, accepted_parameters, validated_reward
 from mrlm.core.errors import ConfigError, DataError, EpisodeError, RewardError
@@ -12,8 +12,8 @@ from mrlm.core.matters import Matters
 from mrlm.core.prompt_template import PromptTemplate, by_agent
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
-from mrlm.data.tasks import row_messages
-from mrlm.environments.shared.rows import RowArgs, RowTable, RowTasks, agent_names, whole_number
+from mrlm.data.tasks import OnBadRow, row_messages
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, whole_number
 from mrlm.environments.shared.scoring import JointSample, RewardCalls, Scorers, user_function
 from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessors
 from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
@@ -64,8 +64,10 @@ class RewardEnvironment(RowTasks, Environment):
             are added like those of another function. In a pipeline, `stage:<name>` is the model
             trained by that stage.
         reward_model_reads: score each `agent`'s answer by itself, or the `team`'s as one text.
+        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None` (with fewer
+            than ten rows, all).
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         seed: seed of the split into training and held-out rows.
-        **rows: further settings of rows, see `RowTable`.
 
     Raises:
         RewardError: from `step`; names the function, the sample and the value.
@@ -101,8 +103,11 @@ class RewardEnvironment(RowTasks, Environment):
         external_prompt_passthrough: bool = False,
         reward_model: str | None = None,
         reward_model_reads: Literal["agent", "team"] = "agent",
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         seed: int = 0,
-        **rows: Unpack[RowArgs],
     ) -> None:
         self.agents: tuple[str, ...] = _agent_names(agents, num_agents)
         if reward_model is not None:
@@ -122,7 +127,8 @@ class RewardEnvironment(RowTasks, Environment):
         self._scorers = Scorers(reward_func, self.agents, RewardCalls.of(rewards), reward_weights)
         self._processor = user_function(reward_processor, "reward_processor")
         required = () if self._formatters else ("prompt",)
-        self._table: RowTable = RowTable(dataset, **rows, seed=seed, required=required)
+        settings = (eval_dataset, split, columns, on_bad_row, seed)
+        self._table: RowTable = RowTable(dataset, *settings, required=required)
         mode = (transition_mode, external_prompt_passthrough)
         self._turns = Turning(max_turns, external_transition, *mode)
         self.max_turns: int | None = self._turns.count

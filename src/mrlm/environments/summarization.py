@@ -4,15 +4,15 @@ optionally graded by a judge."""
 import random
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 from mrlm.core.content import content
 from mrlm.core.environment import Split
 from mrlm.core.errors import DataError
 from mrlm.core.types import Message, Task
-from mrlm.data.tasks import Row
+from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.shared.generators import first_of
-from mrlm.environments.shared.rows import ABOVE_NOTHING, RowArgs, row_matters, whole_number
+from mrlm.environments.shared.rows import ABOVE_NOTHING, row_matters, whole_number
 from mrlm.environments.shared.texts import TextEnvironment, plain
 from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import FUNCTION_WORDS, tokens, words_of
@@ -39,6 +39,8 @@ class SummarizationEnvironment(TextEnvironment):
             several summaries (`summary`, `highlights`, `references`, ...), optionally with `facts`
             (required in a summary) and `others` (unwanted in it); generated texts about fictional
             places when `None`.
+        eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         max_words: maximum length of a summary.
         weights: score -> weight: `rouge1`, `rouge2`, `rougeL`, `bleu`, `chrf`, `chrf++`, `exact`,
             `judge`, `facts` (fraction of the facts it contains, minus that of the others; for
@@ -49,7 +51,6 @@ class SummarizationEnvironment(TextEnvironment):
         instruction: text before the source; `{words}` is `max_words`.
         seed: seed of the generated texts and of the split.
         agents: name of the writing agent.
-        **rows: further settings of rows, see `RowTable`.
 
     Raises:
         ConfigError: impossible arguments, or a missing package.
@@ -66,13 +67,16 @@ class SummarizationEnvironment(TextEnvironment):
         self,
         dataset: Any = None,
         *,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         max_words: int | None = None,
         weights: Mapping[str, float] | None = None,
         judge: Any = None,
         instruction: str = ASKED,
         seed: int = 0,
         agents: str | Sequence[str] = "agent",
-        **rows: Unpack[RowArgs],
     ) -> None:
         default = GENERATED if dataset is None else FROM_ROWS
         super().__init__(default if weights is None else weights, judge, agents, ("facts",))
@@ -82,7 +86,7 @@ class SummarizationEnvironment(TextEnvironment):
         self.seed: int = seed
         if self.expert_return is not None:
             self.expert_return = ABOVE_NOTHING  # a reference may be long, and miss facts
-        self._read(dataset, seed, rows)
+        self._read(dataset, eval_dataset, split, columns, on_bad_row, seed)
 
     def converted(self, row: Row, where: str) -> Row:
         result = super().converted(row, where)

@@ -3,15 +3,15 @@ judge."""
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 from mrlm.core.content import content
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import Message, Task
-from mrlm.data.tasks import Row
+from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.shared.generators import first_of
-from mrlm.environments.shared.rows import RowArgs, row_matters
+from mrlm.environments.shared.rows import row_matters
 from mrlm.environments.shared.texts import TextEnvironment
 from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import tokens
@@ -39,6 +39,8 @@ class TranslationEnvironment(TextEnvironment):
         dataset: rows with a text (`source`, `src`, ...) and one or several translations (`target`,
             `references`, ...), or with `translation: {de: ..., en: ...}`; when `None`, sentences of
             Norvi, a fictional language, with the dictionary entries that they need.
+        eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         languages: source and target language: their keys in `translation`, and their names in the
             instruction.
         direction: direction of the built-in sentences: `to_english` or `from_english`.
@@ -50,7 +52,6 @@ class TranslationEnvironment(TextEnvironment):
         instruction: text before the source; `{source}` and `{target}` are the languages.
         seed: seed of the built-in sentences and of the split.
         agents: name of the writing agent.
-        **rows: further settings of rows, see `RowTable`.
 
     Raises:
         ConfigError: impossible arguments, or a missing package.
@@ -67,6 +68,10 @@ class TranslationEnvironment(TextEnvironment):
         self,
         dataset: Any = None,
         *,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         languages: Sequence[str] | None = None,
         direction: Direction = "to_english",
         dictionary: bool = True,
@@ -75,7 +80,6 @@ class TranslationEnvironment(TextEnvironment):
         instruction: str = ASKED,
         seed: int = 0,
         agents: str | Sequence[str] = "agent",
-        **rows: Unpack[RowArgs],
     ) -> None:
         super().__init__(WEIGHTS if weights is None else weights, judge, agents, ())
         built_in = ("Norvi", "English") if direction == "to_english" else ("English", "Norvi")
@@ -90,7 +94,7 @@ class TranslationEnvironment(TextEnvironment):
             text = "Translate the text. Give the translation and nothing else."
         self.instruction: str = text
         self.seed: int = seed
-        self._read(dataset, seed, rows)
+        self._read(dataset, eval_dataset, split, columns, on_bad_row, seed)
 
     def columns_of(self, row: Row, where: str) -> tuple[Any, Any]:
         both = row.get("translation")

@@ -3,19 +3,20 @@ optional adviser between turns. Code runs only in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
+from mrlm.data.tasks import OnBadRow
 from mrlm.environments.class_completion.generator import row as generated
 from mrlm.environments.class_completion.grading import ClassGrader
 from mrlm.environments.class_completion.merging import Division, divided, honest
 from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, converted
 from mrlm.environments.class_completion.scoring import CompletionScore, worth
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
-from mrlm.environments.shared.rows import RowArgs, RowTable, others, row_matters, whole_number
+from mrlm.environments.shared.rows import RowTable, others, row_matters, whole_number
 from mrlm.sandbox.types import Sandbox
 
 
@@ -30,6 +31,8 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
     Args:
         dataset: rows in the form of ClassEval, optionally with `division`, the names of the methods
             of each writer; unlimited generated classes when `None`.
+        eval_dataset: held-out rows; a tenth of the classes of `dataset` when `None`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         agents: names of the writers, one or more.
         division: assignment of methods: by `parameters` (the first writer gets the methods with the
             fewest), by `dependency` (those that depend on no others), or lists of names per writer.
@@ -47,7 +50,6 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         sandbox: an open sandbox, instead of `isolation`.
         instruction: text after the question; none if empty.
         seed: seed of generated classes and of the split.
-        **rows: further settings of rows, see `RowTable`.
     """
 
     label = "class_completion"
@@ -61,6 +63,10 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         self,
         dataset: Any = None,
         *,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         agents: Sequence[str] = ("first", "second"),
         division: Division | Sequence[Sequence[str]] = "dependency",
         feedback: Mode = "tests",
@@ -74,7 +80,6 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         sandbox: Sandbox | None = None,
         instruction: str = INSTRUCTION,
         seed: int = 0,
-        **rows: Unpack[RowArgs],
     ) -> None:
         common = (max_turns, test_timeout, num_visible, instruction, seed)
         super().__init__(agents, feedback, expert_agent, rewards, *common)
@@ -90,7 +95,8 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         tests = {"num_visible": num_visible, "max_tests": max_tests}
         self._convert = partial(converted, num_writers=len(self.writers), **tests)
         if dataset is not None:
-            self._table = RowTable(dataset, **rows, seed=seed, convert=self._convert)
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = RowTable(dataset, *settings, convert=self._convert)
         self._division: list[list[str]] = []
 
     def task(self, seed: int, split: Split = "train") -> Task:

@@ -3,13 +3,14 @@ tests that pass. Code runs only in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, StepResult, Task
+from mrlm.data.tasks import OnBadRow
 from mrlm.environments.code.answers import extract_code, fenced, refusal
 from mrlm.environments.code.formats import converted
 from mrlm.environments.code.generator import CodeProblemGenerator
@@ -19,14 +20,7 @@ from mrlm.environments.code.scoring import UNUSABLE, feedback, test_board, worth
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.program import INSTRUCTION, problem_of
 from mrlm.environments.shared.questions import QuestionEnvironment
-from mrlm.environments.shared.rows import (
-    RowArgs,
-    RowTable,
-    built,
-    others,
-    row_matters,
-    whole_number,
-)
+from mrlm.environments.shared.rows import RowTable, built, others, row_matters, whole_number
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Limits, Sandbox
 
@@ -52,6 +46,8 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         dataset: the first argument as rows of HumanEval (`prompt`, `entry_point`, `test`), MBPP
             (`text` or `prompt`, `test_list`) or APPS (`question`, `input_output`); anything
             `read_rows` accepts.
+        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         difficulty_range, families: arguments of the generator, if none is given.
         seed: seed of the generator and of the split.
         num_visible: tests of a row shown in its question (HumanEval's cannot be shown).
@@ -63,7 +59,6 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         sandbox: an open sandbox, instead of `isolation`.
         instruction: text after the question; none if empty.
         agents: name of the agent.
-        **rows: further settings of rows, see `RowTable`.
     """
 
     title: str = "code"
@@ -82,6 +77,10 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         *,
         generator: CodeProblemGenerator | Mapping[str, Any] | None = None,
         dataset: Any = None,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         difficulty_range: Sequence[int] | None = None,
         families: Sequence[str] | None = None,
         seed: int | None = None,
@@ -93,7 +92,6 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         sandbox: Sandbox | None = None,
         instruction: str = INSTRUCTION,
         agents: str | Sequence[str] = "agent",
-        **rows: Unpack[RowArgs],
     ) -> None:
         sources = [s for s in (generator_or_dataset, generator, dataset) if s is not None]
         drawn = {"difficulty_range": difficulty_range, "families": families}
@@ -117,7 +115,8 @@ class CodeExecutionEnvironment(QuestionEnvironment):
             self.generator = _generator(source, seed)
         else:
             convert = partial(converted, num_visible=num_visible, max_tests=max_tests)
-            self._table = RowTable(source, **rows, seed=seed or 0, convert=convert)
+            settings = (eval_dataset, split, columns, on_bad_row, seed or 0)
+            self._table = RowTable(source, *settings, convert=convert)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self.generator is not None:

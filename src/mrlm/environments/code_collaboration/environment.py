@@ -3,13 +3,13 @@ optional adviser between turns. Code runs only in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import Message, Task
-from mrlm.data.tasks import Row
+from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.code.formats import PROBLEM, converted
 from mrlm.environments.code.grading import CodeGrader
 from mrlm.environments.code.problems import CodeProblem
@@ -17,7 +17,7 @@ from mrlm.environments.code.scoring import test_board
 from mrlm.environments.code_collaboration.generator import problem as generated
 from mrlm.environments.code_collaboration.scoring import CollaborationScore, worth
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
-from mrlm.environments.shared.rows import RowArgs, RowTable, others, row_matters, whole_number
+from mrlm.environments.shared.rows import RowTable, others, row_matters, whole_number
 from mrlm.sandbox.types import Sandbox
 
 CODES = "codes"
@@ -39,6 +39,8 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         dataset: rows of MBPP, HumanEval or CoopHumanEval, as in the environment `code`, optionally
             with `codes`, the reference answer of each writer; unlimited generated problems when
             `None`.
+        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         agents: names of the writers, two or more, the writer of the entry point last.
         feedback: feedback between turns: `none`, `count` (number of passed tests), `graded`
             (structural defects, and roughly how many tests pass), `tests` (the visible tests, one
@@ -55,7 +57,6 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         sandbox: an open sandbox, instead of `isolation`.
         instruction: text after the question; none if empty.
         seed: seed of generated problems and of the split.
-        **rows: further settings of rows, see `RowTable`.
     """
 
     label = "code_collaboration"
@@ -69,6 +70,10 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         self,
         dataset: Any = None,
         *,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         agents: Sequence[str] = ("aux", "main"),
         feedback: Mode = "tests",
         expert_agent: str = "expert",
@@ -82,7 +87,6 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         sandbox: Sandbox | None = None,
         instruction: str = INSTRUCTION,
         seed: int = 0,
-        **rows: Unpack[RowArgs],
     ) -> None:
         common = (max_turns, test_timeout, num_visible, instruction, seed)
         super().__init__(agents, feedback, expert_agent, rewards, *common)
@@ -99,7 +103,8 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         if dataset is not None:
             tests = {"num_visible": num_visible, "max_tests": max_tests}
             convert = partial(_converted, **tests, count=number)
-            self._table = RowTable(dataset, **rows, seed=seed, convert=convert)
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = RowTable(dataset, *settings, convert=convert)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:

@@ -4,7 +4,7 @@ rewarded."""
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Literal
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Environment, Split
@@ -13,6 +13,7 @@ from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.registry import unknown
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, StepResult, Task
+from mrlm.data.tasks import OnBadRow
 from mrlm.environments.debate.judging import (
     DebateRecord,
     DebateVerdict,
@@ -30,14 +31,7 @@ from mrlm.environments.debate.rules import RuleBasedJudge
 from mrlm.environments.debate.topics import SIDES, RowTopics, Side, Topic, topics_of
 from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.grading import LONGEST
-from mrlm.environments.shared.rows import (
-    RowArgs,
-    RowTasks,
-    agent_names,
-    built,
-    row_matters,
-    whole_number,
-)
+from mrlm.environments.shared.rows import RowTasks, agent_names, built, row_matters, whole_number
 
 KINDS = {"rules": RuleBasedJudge, "truth": TruthJudge, "llm": LLMJudge, "majority": MajorityJudge}
 """Kind -> class of judges."""
@@ -70,8 +64,8 @@ class DebateEnvironment(RowTasks, Environment):
         draw_sides: assign sides at random from the seed; else sides alternate in the order of
             `agents`, PRO first. True unless the agents are called pro and con.
         prompts: `full`, or `short` for models with little context.
+        eval_dataset, split, columns, on_bad_row: settings of topics from rows.
         seed: seed of generated topics, and of the split.
-        **rows: further settings of topics from rows, see `RowTable`.
     """
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
@@ -93,8 +87,11 @@ class DebateEnvironment(RowTasks, Environment):
         order: Order = "simultaneous",
         draw_sides: bool | None = None,
         prompts: Style = "full",
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         seed: int = 0,
-        **rows: Unpack[RowArgs],
     ) -> None:
         whole_number(1, max_turns=max_turns)
         if reward == "winner" and share == "team":
@@ -117,7 +114,8 @@ class DebateEnvironment(RowTasks, Environment):
             raise ConfigError("opponents: every debater is scripted; remove at least one")
         self.agents: tuple[str, ...] = agent_names([*live, *self.judge.by_agent])
         truth = reward == "truth" or isinstance(self.judge, TruthJudge)
-        self._topics = topics_of(topics, truth, seed, **rows)
+        rows = (eval_dataset, split, columns, on_bad_row)
+        self._topics = topics_of(topics, truth, seed, *rows)
         if isinstance(self._topics, RowTopics) and reward == "truth":
             self._table, self.expert_return = self._topics, 1.0
         if truth and not self._topics.topic(0, "train").known:

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, Unpack, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import JSON
 from mrlm.data.tasks import Row
 from mrlm.environments.shared.generators import chosen
-from mrlm.environments.shared.rows import RowArgs, RowTable, built, is_held_out, whole_number
+from mrlm.environments.shared.rows import RowTable, built, is_held_out, whole_number
 from mrlm.environments.shared.text import exact_match
 
 Side = Literal["pro", "con"]
@@ -180,7 +180,7 @@ def motions() -> list[Row]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def topics_of(topics: Any, truth: bool, seed: int, **rows: Unpack[RowArgs]) -> Topics:
+def topics_of(topics: Any, truth: bool, seed: int, *rows: Any) -> Topics:
     """Topics from a user's setting.
 
     Args:
@@ -189,7 +189,6 @@ def topics_of(topics: Any, truth: bool, seed: int, **rows: Unpack[RowArgs]) -> T
             with `count` and `topic`, a list of claims as plain strings, or rows.
         truth: whether a known truth is required.
         seed: seed of generated claims, or of the split.
-        **rows: further settings of rows.
 
     Raises:
         ConfigError: unknown arguments.
@@ -213,7 +212,7 @@ def topics_of(topics: Any, truth: bool, seed: int, **rows: Unpack[RowArgs]) -> T
     listed = topics if isinstance(topics, list | tuple) else ()
     if listed and all(isinstance(text, str) for text in listed):
         topics = [{"claim": claim} for claim in listed]
-    return RowTopics(topics, **rows, seed=seed)
+    return RowTopics(topics, *rows, seed=seed)
 
 
 def _converted(row: Row, where: str, seed: int) -> Row:

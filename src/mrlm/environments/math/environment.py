@@ -2,15 +2,16 @@
 answer."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Unpack, get_args
+from typing import Any, get_args
 
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, StepResult, Task
+from mrlm.data.tasks import OnBadRow
 from mrlm.environments.math.answers import number
 from mrlm.environments.math.generator import MathProblemGenerator
 from mrlm.environments.math.reading import (
@@ -23,7 +24,7 @@ from mrlm.environments.math.reading import (
 )
 from mrlm.environments.math.verifier import TIMEOUT, verify
 from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
-from mrlm.environments.shared.rows import RowArgs, one_of, row_matters
+from mrlm.environments.shared.rows import one_of, row_matters
 
 CORRECT, WRONG, UNPARSEABLE, REASONED = 1.0, 0.0, -0.3, 0.2
 INSTRUCTION = "Put the final answer in \\boxed{}."
@@ -45,6 +46,8 @@ class MathReasoningEnvironment(QuestionEnvironment):
         dataset: rows instead of a generator: `prompt` (or `question`, `problem`) and `answer` (or
             `final_answer`, `solution`; GSM8K's `#### 72` and MATH's `\boxed{}` are supported);
             anything `read_rows` accepts.
+        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         difficulty_range: difficulty of generated problems, 1 to 5.
         families: families of generated problems.
         seed: seed of the generator and of the split.
@@ -57,7 +60,6 @@ class MathReasoningEnvironment(QuestionEnvironment):
             the last number of a completion that was cut off); by default `boxed` if the instruction
             names a box.
         agents: name of the agent.
-        **rows: further settings of rows, see `RowTable`.
     """
 
     title: str = "math"
@@ -71,6 +73,10 @@ class MathReasoningEnvironment(QuestionEnvironment):
         generator: MathProblemGenerator | None = None,
         *,
         dataset: Any = None,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         difficulty_range: Sequence[int] | None = None,
         families: Sequence[str] | None = None,
         seed: int | None = None,
@@ -81,7 +87,6 @@ class MathReasoningEnvironment(QuestionEnvironment):
         instruction: str = INSTRUCTION,
         answers: Answers | None = None,
         agents: str | Sequence[str] = "agent",
-        **rows: Unpack[RowArgs],
     ) -> None:
         made = difficulty_range is not None or families is not None
         if dataset is not None and (generator is not None or made):
@@ -106,9 +111,9 @@ class MathReasoningEnvironment(QuestionEnvironment):
             difficulty_range or (1, 3), seed, families
         )
         if dataset is not None:
-            self._table = QuestionTable(
-                "math data set", ANSWERS, dataset, **rows, seed=seed, problem=problem_of
-            )
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            name = "math data set"
+            self._table = QuestionTable(name, ANSWERS, dataset, *settings, problem=problem_of)
         self.require_solution = require_solution
         best = CORRECT + REASONED * require_solution
         self.reward_range = (UNPARSEABLE * self.max_attempts, best)

@@ -5,13 +5,14 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.thoughts import OPENED, stated_text
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.data.tasks import OnBadRow
 from mrlm.environments.qa import ANSWERS, accepted_answers, problem_of
 from mrlm.environments.search_qa import corpus
 from mrlm.environments.search_qa.models import Expert, experts_of, tokens_of
@@ -33,7 +34,7 @@ from mrlm.environments.shared.routing import (
     route,
     routing_reward,
 )
-from mrlm.environments.shared.rows import RowArgs, RowTasks, row_matters, whole_number
+from mrlm.environments.shared.rows import RowTasks, row_matters, whole_number
 from mrlm.environments.shared.text import exact_match, f1
 from mrlm.environments.tools.search import Document, LocalIndex, Search, source_of
 
@@ -75,6 +76,7 @@ class SearchQAEnvironment(RowTasks, Environment):
             a retrieval server, or a `Search`. With models it is an additional one, `search`.
         dataset: rows with `question` (or `prompt`) and `answer` (or `answers`, `golden_answers`);
             questions about the built-in corpus when `None`.
+        eval_dataset: held-out rows; a tenth of `dataset` when `None`.
         hops: hops of the built-in questions, 1, 2 or both.
         max_turns: turns with a query.
         reward: `em` or `f1`.
@@ -82,8 +84,7 @@ class SearchQAEnvironment(RowTasks, Environment):
         max_observation: maximum number of characters of returned information.
         prompts: `full`, or `short`: the question alone, for models trained on the format.
         router: name of the router's role.
-        seed: seed of the split into training and held-out rows.
-        **rows: further settings of rows, see `RowTable`.
+        split, columns, on_bad_row, seed: settings of rows.
 
     Raises:
         ConfigError: impossible arguments, or a row without question or answer.
@@ -101,6 +102,7 @@ class SearchQAEnvironment(RowTasks, Environment):
         search: Any = None,
         dataset: Any = None,
         *,
+        eval_dataset: Any = None,
         hops: int | Sequence[int] = (1, 2),
         max_turns: int = MAX_TURNS,
         reward: Metric = "em",
@@ -108,8 +110,10 @@ class SearchQAEnvironment(RowTasks, Environment):
         max_observation: int = MAX_OBSERVATION,
         prompts: Style = "full",
         router: str = "router",
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         seed: int = 0,
-        **rows: Unpack[RowArgs],
     ) -> None:
         whole_number(0, max_turns=max_turns)
         whole_number(1, topk=topk, max_observation=max_observation)
@@ -135,8 +139,9 @@ class SearchQAEnvironment(RowTasks, Environment):
         self.prompts: Style = prompts
         self.hops: tuple[int, ...] = _hops(hops)
         if dataset is not None:
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
             self._table = QuestionTable(
-                "search_qa data set", ANSWERS, dataset, **rows, seed=seed, problem=problem_of
+                "search_qa data set", ANSWERS, dataset, *settings, problem=problem_of
             )
         self._begin(Task("none"))
 

@@ -13,6 +13,7 @@ from mrlm.data.tasks import QUESTIONS, Row, question_of, row_messages
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others
 
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_SHOWN = 1_000
 """Characters of an answer on the board."""
 
@@ -36,19 +37,17 @@ class QuestionTable(RowTable):
     Args:
         answers: columns that may contain the answer, in order of precedence.
         problem: what is wrong with the value of an answer column; empty for nothing.
-        **settings: those of `RowTable`.
     """
 
     def __init__(
         self,
         title: str,
         answers: tuple[str, ...],
-        dataset: Any,
+        *dataset: Any,
         problem: Callable[[Any], str] = lambda gold: "",
-        **settings: Any,
     ) -> None:
         self.title, self.answers, self.problem = title, answers, problem
-        super().__init__(dataset, **settings, convert=self._checked)
+        super().__init__(*dataset, convert=self._checked)
 
     def question(self, seed: int, split: Split) -> QuestionRow:
         index, row = self.row(seed, split)

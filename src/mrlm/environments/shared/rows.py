@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType
-from typing import Any, Literal, Self, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
@@ -23,17 +23,8 @@ FEW = 10
 ABOVE_NOTHING = 0.001
 """Least return of the expert where the own answers of rows need not get the full reward."""
 
-
-class RowArgs(TypedDict, total=False):
-    """Arguments of an environment with rows that it passes on to its `RowTable` as `**rows`."""
-
-    eval_dataset: Any
-    split: str | None
-    columns: Mapping[str, str] | None
-    on_bad_row: OnBadRow
-
-
-ROW_SETTINGS = tuple(RowArgs.__annotations__)
+ROW_SETTINGS = ("eval_dataset", "split", "columns", "on_bad_row")
+"""Arguments for reading rows."""
 
 
 def row_matters(
@@ -156,8 +147,7 @@ class RowTable(SharedByCopies):
 
 class RowTasks:
     """The part of an environment whose tasks are the rows of a data set, where it has one; a base
-    before `Environment`. Copies share the settings; everything else is set by `reset`. In the
-    signature of a constructor `RowArgs` take the place of its `**rows`."""
+    before `Environment`. Copies share the settings; everything else is set by `reset`."""
 
     blocking: bool = False
     expert_return: float | None = None
@@ -182,15 +172,10 @@ class RowTasks:
         twin.__dict__.update(self.alone)
         return twin
 
-    def __init_subclass__(cls, **named: object) -> None:
-        super().__init_subclass__(**named)
-        if "rows" in cls.__init__.__annotations__:
-            _show_rows(cls.__init__)
-
     def __new__(cls, *args: Any, **named: Any) -> Any:
-        signature, choices = _arguments(cls)
-        for name, value in signature.bind_partial(None, *args, **named).arguments.items():
-            if name in choices:
+        choices = _choices(cls)
+        for name, value in {**dict(zip(choices, args, strict=False)), **named}.items():
+            if choices.get(name):
                 one_of(name, value, choices[name])
         return super().__new__(cls, *args, **named)
 
@@ -203,28 +188,17 @@ class RowTasks:
         return twin
 
 
-def _show_rows(constructor: Any) -> None:
-    own, read = (inspect.signature(c) for c in (constructor, RowTable.__init__))
-    settings = [
-        read.parameters[n].replace(kind=inspect.Parameter.KEYWORD_ONLY) for n in ROW_SETTINGS
-    ]
-    shown = [*list(own.parameters.values())[:-1], *settings]
-    del constructor.__annotations__["rows"]
-    constructor.__annotations__.update((p.name, p.annotation) for p in settings)
-    constructor.__signature__ = own.replace(parameters=shown)
-
-
 @cache
-def _arguments(cls: type[Any]) -> tuple[inspect.Signature, dict[str, tuple[str, ...]]]:
-    """The signature of a constructor, and the words that its arguments of a type `Literal` may
-    be."""
-    signature = inspect.signature(cls.__init__)
+def _choices(cls: type[Any]) -> dict[str, tuple[str, ...]]:
+    """The arguments of a constructor in order, each with the words that it may be, if it is of a
+    type `Literal`."""
     try:
         hints = get_type_hints(cls.__init__)
     except NameError:  # a user's class may import types for type checkers only
-        return signature, {}
-    literals = {name: hint for name, hint in hints.items() if get_origin(hint) is Literal}
-    return signature, {name: get_args(hint) for name, hint in literals.items()}
+        return {}
+    names = [*inspect.signature(cls.__init__).parameters][1:]
+    literals = (name for name in names if get_origin(hints.get(name)) is Literal)
+    return dict.fromkeys(names, ()) | {name: get_args(hints[name]) for name in literals}
 
 
 def others(row: Row) -> Row:

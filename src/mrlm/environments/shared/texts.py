@@ -13,7 +13,7 @@ from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import Row
 from mrlm.environments.shared.grading import ASKED, UNREAD, TextJudge, judge_of, read
 from mrlm.environments.shared.overlap import KINDS, check_installed, overlap
-from mrlm.environments.shared.rows import RowArgs, RowTable, RowTasks, agent_names, penalty
+from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, penalty
 from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import grams, tokens
 
@@ -104,9 +104,9 @@ class TextEnvironment(RowTasks, Environment):
 
     # -- rows --------------------------------------------------------------------------------------
 
-    def _read(self, dataset: Any, seed: int, rows: RowArgs) -> None:
+    def _read(self, dataset: Any, *settings: Any) -> None:
         if dataset is not None:
-            self._table = RowTable(dataset, **rows, seed=seed, convert=self.converted)
+            self._table = RowTable(dataset, *settings, convert=self.converted)
 
     def columns_of(self, row: Row, where: str) -> tuple[Any, Any]:
         """The source of a row, and its target or targets."""

@@ -132,9 +132,10 @@ class ToolUseEnvironment(RowTasks, Environment):
         )
         if self.generator is None:
             held = None if eval_tasks is None else rows_of(eval_tasks)
-            rows = {"eval_dataset": held, "split": split, "columns": columns}
-            rows |= {"on_bad_row": on_bad_row, "seed": seed, "problem": problem_of}
-            self._table = QuestionTable("tool tasks", ANSWERS, rows_of(tasks), **rows)
+            settings = (held, split, columns, on_bad_row, seed)
+            self._table = QuestionTable(
+                "tool tasks", ANSWERS, rows_of(tasks), *settings, problem=problem_of
+            )
         if registry is None:
             default = self.generator.groups if self.generator else GROUPS
             groups = default if tools is None else tools

@@ -6,18 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 from mrlm.core.board import Cell, Html, table
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.data.tasks import Row, question_of, row_messages
+from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
 from mrlm.environments.shared.generators import first_of
 from mrlm.environments.shared.rows import (
     ABOVE_NOTHING,
-    RowArgs,
     RowTable,
     RowTasks,
     agent_names,
@@ -62,6 +61,8 @@ class WritingEnvironment(RowTasks, Environment):
         dataset: rows with a text (`document`, `post`, `abstract`, ... or a `prompt`; TL;DR's
             `prompt` and arXiv's `abstract` unchanged), optionally with `texts`, the reference texts
             of the writers; unlimited built-in texts when `None`.
+        eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
+        split, columns, on_bad_row: settings of rows, see `RowTable`.
         agents: names of the writers, two or more, in the order of increasing length of their texts;
             those of the preset when `None`.
         instructions: prompts of the writers, before the text, instead of the preset's.
@@ -70,7 +71,6 @@ class WritingEnvironment(RowTasks, Environment):
         quality: whether the quality counts; it is always logged.
         rules: parameters of the preset to change, such as `{words: [8, 64]}`.
         seed: seed of the built-in texts and of the split.
-        **rows: further settings of rows, see `RowTable`.
 
     Raises:
         DataError: a row without a text.
@@ -87,13 +87,16 @@ class WritingEnvironment(RowTasks, Environment):
         preset: Literal["tldr", "arxiv", "short"] = "tldr",
         dataset: Any = None,
         *,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
         agents: Sequence[str] | None = None,
         instructions: Sequence[str] | None = None,
         rewards: Literal["team", "individual"] = "team",
         quality: bool = True,
         rules: Mapping[str, Any] | None = None,
         seed: int = 0,
-        **rows: Unpack[RowArgs],
     ) -> None:
         self.preset: WritingPreset = PRESETS[preset]
         self.agents: tuple[str, ...] = agent_names(self.preset.agents if agents is None else agents)
@@ -107,7 +110,8 @@ class WritingEnvironment(RowTasks, Environment):
         self._label = f"writing-{preset}"
         if dataset is not None:
             convert = partial(_with_text, names=self.preset.columns, count=len(self.agents))
-            self._table = RowTable(dataset, **rows, seed=seed, convert=convert)
+            settings = (eval_dataset, split, columns, on_bad_row, seed)
+            self._table = RowTable(dataset, *settings, convert=convert)
         self._task = Task("none")
         self._results: tuple[tuple[int, Mapping[str, float]], ...] = ()
         """Words of each text, and its measures."""
