@@ -12,6 +12,8 @@ import yaml
 from forking import Launcher
 from mrlm import read_run
 
+pytestmark = pytest.mark.system
+
 TITLE = "Records and cards of runs from Python"
 JUDGE = "a second process"
 DIFFERENCES = (

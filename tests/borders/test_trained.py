@@ -17,6 +17,8 @@ from mrlm import GRPO, REINFORCE, DPOTrainer, Generator, Learner, Message, Rollo
 from mrlm.learn.optimizer import LearnerSettings, Stepper
 from mrlm.learn.policy.policy import as_policy
 
+pytestmark = pytest.mark.system
+
 TITLE = "What a step trains"
 JUDGE = "torch's autograd and AdamW; transformers' Trainer; TRL's DPOTrainer"
 DIFFERENCES = ("a tie of a preference pair counts one half in `rewards/accuracies`, and 0 in TRL",)

@@ -213,6 +213,7 @@ def server() -> Iterator[InProcess]:
     made.close()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "name",
     [name if name in SERVED else pytest.param(name, marks=pytest.mark.slow) for name in NAMES],

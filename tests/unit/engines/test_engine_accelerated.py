@@ -35,6 +35,8 @@ from mrlm.learn.policy.randomness import GENERATORS
 from mrlm.play.engine import Request
 from places import IMPORTS, ROOT
 
+pytestmark = pytest.mark.system
+
 HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
 KERNELS = {"llama": 28, "qwen3": 28, "gemma2": 40, "mixed": 32}
 """Most kernels of a layer and step: in float32, twice in bfloat16, where norms of Gemma are in
@@ -268,7 +270,6 @@ class Peak(TorchDispatchMode):
         return found
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("fixed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rows_wait_for_memory(fixed: bool, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen rows with prompts of many lengths in a budget for a few: equal completions, and a

@@ -245,7 +245,7 @@ def test_an_episode_that_gives_up_does_not_stop_the_others() -> None:
         ({"reward_func": None}, "reward_func is missing"),
         ({"dataset": None}, "dataset is missing"),
         ({"reward_func": []}, "empty list"),
-        ({"reward_func": 3}, "reward_func must be a function"),
+        ({"reward_func": 3}, "reward_func: expected a function"),
         ({"reward_func": "no_such_module:f"}, "no_such_module"),
         ({"reward_func": lambda a: [0.0], "num_agents": 2}, "takes 1 lists for 2 agents"),
         ({"num_agents": 0}, "num_agents"),

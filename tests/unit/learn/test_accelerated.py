@@ -36,6 +36,8 @@ from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.update_meter import Trace
 
+pytestmark = pytest.mark.system
+
 EQUAL = ["llama-tied-biased", "qwen2-windows", "gemma2", "gemma3"]
 """Families that have between them what any has."""
 WAYS = ["plain", "again", "lora", "loop"]

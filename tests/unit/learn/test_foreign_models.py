@@ -269,6 +269,7 @@ if rank == 0:
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("kind", "name", "how"),
     [
