@@ -348,7 +348,7 @@ def test_what_guards_a_server_reaches_it_and_is_said(
     easy, plain = settings.served["easy"], settings.served["math"]
     assert (easy.reference, easy.timeout, easy.whole) == ("math", 7.0, True)
     assert easy.arguments == {"difficulty_range": [1, 1], "max_turns": 2}
-    assert (plain.timeout, plain.arguments) == (None, {}) and settings.arguments
+    assert (plain.timeout, plain.arguments) == (60.0, {}) and settings.arguments
     assert done.out.startswith("serving on 127.0.0.1:0: relay, code, debate, easy, math; ")
     assert done.out.endswith(" workers; TLS, token; metrics on port 9\n")
     serve._say(asked[0], "http://127.0.0.1:3")
