@@ -11,6 +11,8 @@ from mrlm.core.errors import EpisodeError
 from mrlm.core.sync_async import run_async
 from mrlm.environments.tools import MCPServer, ToolError, ToolRegistry
 
+pytestmark = pytest.mark.system
+
 mcp = pytest.importorskip("mcp", reason='the package mcp is not installed: pip install "mrlm[mcp]"')
 
 TITLE = "Tools of MCP servers"
@@ -172,7 +174,6 @@ def test_a_result_is_what_the_client_reads(
         assert json.loads(text) == ([] if what == "nothing" else result.structured_content)
 
 
-@pytest.mark.system
 def test_a_server_that_ended_is_opened_again(command: list[str]) -> None:
     opened = MCPServer(command, timeout=60.0)
     with pytest.raises(EpisodeError, match="the MCP server"):

@@ -19,6 +19,8 @@ from mrlm.learn.checkpoint import MANIFEST
 from places import IMPORTS
 from tiny_runs import KINDS, config_of, some
 
+pytestmark = pytest.mark.system
+
 TWICE: set[str] = set()
 """Those that are always run a second time in this process: none, since two processes run them in
 opposite orders; all are slow tests."""

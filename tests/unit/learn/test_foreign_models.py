@@ -21,6 +21,8 @@ from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.wrapped_modules import logits_of
 from ranks import World
 
+pytestmark = pytest.mark.system
+
 
 class Sums(GRU):
     """One that a compiler reads (it leaves recurrent cells alone)."""
@@ -147,7 +149,6 @@ def its_forward(model: Any, backend: Any) -> Any:
     return model
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("kind", "how"),
     [("own", by_wrapper), ("own", in_place), ("own", its_forward), ("llama", by_wrapper)]
@@ -167,7 +168,6 @@ def test_a_compiled_forward_is_used(how: Any, kind: str, model: Any, tokenizer: 
     assert_equal(gradients(plain), expected, atol=2e-5)
 
 
-@pytest.mark.system
 def test_a_forward_that_is_compiled_after_the_first_loss_is_used_from_then_on(
     model: Any, tokenizer: Any
 ) -> None:
@@ -269,7 +269,6 @@ if rank == 0:
 """
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("kind", "name", "how"),
     [

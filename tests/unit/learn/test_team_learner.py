@@ -32,6 +32,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.learn.credit.user_rollouts import TeamReader
 from mrlm.learn.optimizer import LearnerSettings
 
+pytestmark = pytest.mark.system
+
 RATE = 0.05
 
 
