@@ -129,6 +129,7 @@ STOPPING: dict[str, Any] = {
     **OFTEN,
 }
 LORA: dict[str, Any] = {"model__lora": {"r": 2}, "training__num_iterations": 3}
+NAMED: dict[str, Any] = {**LORA, "model__lora": {"r": 2, "target_modules": ["q_proj"]}}
 SFT: dict[str, Any] = {
     "training__algorithm": "sft",
     "environments": [],
@@ -233,7 +234,7 @@ CASES: dict[str, Case] = {
     "LoraConfig.init_lora_weights": case("model.lora.init_lora_weights", "gaussian", **LORA),
     "LoraConfig.rank_pattern": case("model.lora.rank_pattern", {"q_proj": 3}, **LORA),
     "LoraConfig.alpha_pattern": case("model.lora.alpha_pattern", {"q_proj": 3.0}, **LORA),
-    "LoraConfig.layers_to_transform": case("model.lora.layers_to_transform", [0], **LORA),
+    "LoraConfig.layers_to_transform": case("model.lora.layers_to_transform", [0], **NAMED),
     "LoraConfig.modules_to_save": case("model.lora.modules_to_save", ["norm"], **LORA),
     "LoraConfig.trainable_token_indices": case(
         "model.lora.trainable_token_indices", [3, 4], **LORA
@@ -355,7 +356,12 @@ CASES: dict[str, Case] = {
         "evaluation.early_stopping.metric", "reward/median", "no metric", **STOPPING
     ),
     "EarlyStoppingConfig.patience": case("evaluation.early_stopping.patience", 2, **STOPPING),
-    "EarlyStoppingConfig.min_change": case("evaluation.early_stopping.min_change", 0, **STOPPING),
+    "EarlyStoppingConfig.min_change": case(  # of four evaluations one is better than the first
+        "evaluation.early_stopping.min_change",
+        0,
+        **{**OFTEN, "training__num_iterations": 6},
+        evaluation__early_stopping={"patience": 4, "min_change": 10.0},
+    ),
     "EarlyStoppingConfig.maximize": case(
         "evaluation.early_stopping.maximize",
         False,
