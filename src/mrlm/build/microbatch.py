@@ -23,7 +23,7 @@ def microbatch_tokens(
     rows = [row for kind in ("learners", "critics") for row in (state or {}).get(kind, {}).values()]
     if before := [row["max_tokens"] for row in rows if "max_tokens" in row]:
         return min(before)
-    trained = [name for name, each in plan.assignment.policies.items() if each.trainable]
+    trained = [name for name, policy in plan.assignment.policies.items() if policy.trainable]
     here = [policies[name] for name in trained if isinstance(policies[name], Policy)]
     most = min(_fitting(here, training.gradient_checkpointing), default=MOST_TOKENS)
     most = min(plan.peers.from_all(most))

@@ -174,9 +174,10 @@ class OnRay(InProcess):
         """policy -> the group of workers that samples for it; APIs are called from here."""
         engines = make_engines(self.plan, {})
         groups: dict[str, EngineGroup] = {}
+        timeout = self.config.engine.timeout
         for base in self.bases:
             trains = base.trained and base.home in base.engines
-            groups |= dict.fromkeys(base.names, EngineGroup(base.engines, trains))
+            groups |= dict.fromkeys(base.names, EngineGroup(base.engines, trains, timeout))
         first = self.bases[0].about[self.bases[0].names[0]]
         context = min(policy.max_context for base in self.bases for policy in base.about.values())
         engine = RayEngine(groups, first.tokenizer, context)

@@ -19,7 +19,8 @@ class EngineConfig(Section):
     """`lean`; `hf` is the general engine, the fallback of `lean` for unsupported models; `vllm`,
     `sglang` and `mrlm` are external servers."""
     timeout: Positive = 600.0
-    """Time limit of one completion, in seconds."""
+    """Seconds that a server may take for one completion, or that an engine in this process may make
+    no progress: on a slow processor its calls take as long as they need."""
     batch_size: Count = 256
     """Maximum number of rows decoded at once; further rows are added as others finish."""
     cache_mib: Whole = 1024

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from mrlm.core.errors import EpisodeError
+from mrlm.core.owners import role_of
 from mrlm.core.sampling import SamplingParams as SamplingParams
 
 JSON = dict[str, Any]
@@ -286,6 +287,11 @@ class Turn:
     trace: dict[str, Column] | None = None
     """Columns of its update, if it is traced for the record: `last_logprobs` and `entropies` of the
     last pass."""
+
+    @property
+    def role(self) -> str:
+        """Its agent without the number of the instance."""
+        return role_of(self.agent)
 
     def __len__(self) -> int:
         return len(self.completion_ids)

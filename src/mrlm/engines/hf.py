@@ -40,6 +40,12 @@ class HFEngine(PolicyEngine):
     def __init__(self, policies: Mapping[str, Policy], batch_size: int = 256) -> None:
         super().__init__(policies)
         self.batch_size = batch_size
+        self._forwards: int = 0
+
+    @property
+    def progress(self) -> int:
+        """Forward passes so far."""
+        return self._forwards
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None) -> "HFEngine":
@@ -98,6 +104,7 @@ class HFEngine(PolicyEngine):
                     use_cache=True,
                     past_key_values=cache,
                 )
+                self._forwards += 1
                 logits = output.logits[:, -1].float()
                 if expand is not None:
                     logits, mask, positions = logits[expand], mask[expand], positions[expand]
@@ -124,6 +131,7 @@ class HFEngine(PolicyEngine):
                 output = policy.own_forward.interface.call(
                     model, ids, attention_mask=mask, position_ids=positions
                 )
+                self._forwards += 1
                 logits = logits_of(output)[torch.arange(len(ids), device=ids.device), last]
                 tokens, last = rows.draw(logits.float()), last + 1
                 ids, mask = (torch.cat([x, torch.zeros_like(x[:, :1])], 1) for x in (ids, mask))

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mrlm.core.owners import role_of
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Outputs, as_column
 from mrlm.learn.fast.double import double
@@ -84,7 +83,7 @@ def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
         known = turn.old_logprobs is not None and turn.policy in versions and turn.trained
         if known and comparable(turn, versions[turn.policy]):
             value = float(_divergence_of(turn).sum())
-            key = (turn.policy, role_of(turn.agent))
+            key = (turn.policy, turn.role)
             sums[key] = sums.get(key, Mean()) + Mean(value, len(turn))
     return sums
 

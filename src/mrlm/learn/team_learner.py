@@ -246,12 +246,12 @@ class TeamLearner:
     ) -> Iterator[LossTensor]:
         algorithm, left = self.algorithm, list(stage)
         for _ in range(algorithm.update_epochs):
-            samples = [algorithm.samples(groups, each.policy) for each in left]
+            samples = [algorithm.samples(groups, learner.policy) for learner in left]
             parts = [[*minibatches(every, algorithm.num_minibatches, rng)] for every in samples]
             moved: dict[str, float] = {}
             for step in zip_longest(*parts):
-                pairs = [(each, part) for each, part in zip(left, step, strict=True) if part]
-                losses = {each.policy: each.loss_of(part) for each, part in pairs}
+                pairs = [(learner, part) for learner, part in zip(left, step, strict=True) if part]
+                losses = {learner.policy: learner.loss_of(part) for learner, part in pairs}
                 for policy, loss in losses.items():
                     moved[policy] = float(loss.metrics.get("approx_kl", 0.0))
                 yield _together(losses)

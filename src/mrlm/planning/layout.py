@@ -98,7 +98,7 @@ def _tokens(share: Share, job: MemoryLoad) -> list[int]:
     for each in plan.weights:
         tokens = learned_tokens(share, each)[0] / plan.minibatches if each.trainable else 0.0
         by_base[each.base] = by_base.get(each.base, 0.0) + tokens
-    return [min(job.tokens, max(1, math.ceil(by_base[each.base]))) for each in plan.weights]
+    return [min(job.tokens, max(1, math.ceil(by_base[model.base]))) for model in plan.weights]
 
 
 def _room(job: MemoryLoad, free: float) -> float:

@@ -275,8 +275,8 @@ def _most_tokens(config: ExperimentConfig, plan: Plan, job: MemoryLoad, free: fl
     limit = config.training.max_tokens_per_microbatch
     if limit != "auto":
         return limit
-    free -= sum(model_bytes(each, job) for each in plan.weights if each.owns)
-    shapes = [each.shape for each in plan.weights if each.trainable and each.shape is not None]
+    free -= sum(model_bytes(model, job) for model in plan.weights if model.owns)
+    shapes = [model.shape for model in plan.weights if model.trainable and model.shape is not None]
     how = job.computed, job.checkpointing, job.lean
     return min((tokens_in(free / 2, shape, *how) for shape in shapes), default=MOST_TOKENS)
 
@@ -304,7 +304,7 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool, free: float
         quantization=config.model.quantization,
     )
     played = max(plan.episodes, config.evaluation.episodes) * plan.agents * plan.tokens
-    keys = [key_bytes(each.shape, job.computed) for each in plan.weights if each.shape is not None]
+    keys = [key_bytes(m.shape, job.computed) for m in plan.weights if m.shape is not None]
     job = replace(job, kept=min(job.kept, played * max(keys, default=0)))
     most = _most_tokens(config, plan, job, free)
     return replace(job, tokens=min(most, max(1, plan.trained_tokens)))

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from mrlm.core.errors import EngineError
 from mrlm.core.sync_async import BackgroundJobs
@@ -70,6 +70,24 @@ class LocalEngine(Engine, Protocol):
     def holds(self, policy: str, weights: object) -> bool:
         """Whether it samples with these weights, bit by bit; `False` if only samples can tell."""
         ...
+
+
+@runtime_checkable
+class ComputingEngine(Engine, Protocol):
+    """An engine in this process: on a slow processor a call may take hours, so that the limit
+    `engine.timeout` holds for the time without progress."""
+
+    @property
+    def progress(self) -> int:
+        """A number that grows with every forward pass."""
+        ...
+
+
+@runtime_checkable
+class SelfTimedEngine(Engine, Protocol):
+    """An engine that limits the time of its calls itself."""
+
+    limits_time: Literal[True]
 
 
 @runtime_checkable
@@ -171,6 +189,31 @@ class Answers(Protocol):
         ...
 
 
+async def complete(engine: Engine, requests: Sequence[Request], timeout: float) -> list[Completion]:
+    """The completions of one call of an engine, in order.
+
+    Args:
+        timeout: seconds that the call may take, or that a `ComputingEngine` may make no progress;
+            a `SelfTimedEngine` has a limit of its own.
+
+    Raises:
+        EngineError: the engine took too long.
+    """
+    if isinstance(engine, SelfTimedEngine):
+        return await engine.generate(requests)
+    call = asyncio.ensure_future(engine.generate(requests))
+    local = engine if isinstance(engine, ComputingEngine) else None
+    try:
+        while not call.done():
+            before = local and local.progress
+            await asyncio.wait({call}, timeout=timeout)
+            if not call.done() and (local is None or local.progress == before):
+                raise EngineError(_too_slow(requests[0].policy, timeout, local is not None))
+        return call.result()
+    finally:
+        call.cancel()
+
+
 class _Kind:
     """An engine, and the same as `RemoteEngine` or `ConcurrentEngine` if it is one: comparing it
     with these protocols takes longer than many a request."""
@@ -188,7 +231,7 @@ class Batcher:
 
     Args:
         engines: policy -> engine; several policies may share one.
-        timeout: seconds one engine call may take.
+        timeout: seconds one engine call may take, as `complete` counts them.
         pulse: the external calls in progress.
     """
 
@@ -327,11 +370,9 @@ class Batcher:
         self.calls += 1
         try:
             with span("sampling", "+".join(sorted({request.policy for request in requests}))):
-                completions = await asyncio.wait_for(engine.generate(requests), self.timeout)
-        except TimeoutError:
-            failure: Exception = EngineError(_too_slow(requests[0].policy, self.timeout))
+                completions = await complete(engine, requests, self.timeout)
         except EngineError as error:  # every waiting episode gets the error
-            failure = error
+            failure: Exception = error
         except Exception as error:
             text = f"the engine of policy {requests[0].policy!r} failed: {error!r}"
             failure = EngineError(text)
@@ -347,5 +388,6 @@ class Batcher:
                 future.set_exception(failure)
 
 
-def _too_slow(policy: str, timeout: float) -> str:
-    return f"the engine of policy {policy!r} took longer than engine.timeout={timeout:g} s"
+def _too_slow(policy: str, timeout: float, computing: bool = False) -> str:
+    what = "made no progress for" if computing else "took longer than"
+    return f"the engine of policy {policy!r} {what} engine.timeout={timeout:g} s"

@@ -80,7 +80,7 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
     episodes = (each for group in groups for each in [*group.valid, *group.replays])
     for turn in (turn for episode in episodes for turn in episode.turns):
         if turn.advantages is not None and is_trained(turn):
-            agents.setdefault(role_of(turn.agent), []).append(turn)
+            agents.setdefault(turn.role, []).append(turn)
             policies.setdefault(turn.policy, []).append(turn)
     tokens = {agent: sum(map(len, turns)) for agent, turns in agents.items()}
     metrics: dict[str, float] = {"tokens/trained": float(sum(tokens.values()))}

@@ -13,6 +13,7 @@ from lean_engines import SIZES, ask, ids_of
 from mrlm import LLMEnvironment, Message, Role, SamplingParams
 from mrlm.core.types import Completion, Turn
 from mrlm.engines.hf import HFEngine
+from mrlm.engines.lean.engine import LeanEngine
 from mrlm.engines.shared.sampling import sample, truncated
 from mrlm.learn.data.batch import merge, pack
 from mrlm.learn.policy.policy import Policy
@@ -292,6 +293,18 @@ def test_stop_strings_end_the_row_and_are_cut_from_the_text(
 def test_the_token_limit_ends_with_length(model: Any, tokenizer: Any) -> None:
     (one,) = generate(scripted(model, tokenizer, "hello"), [ask([5], max_new_tokens=1)])
     assert one.text == "h" and one.finish_reason == "length" and len(one.token_ids) == 1
+
+
+@pytest.mark.parametrize("kind", [HFEngine, LeanEngine])
+def test_every_forward_pass_is_progress(kind: Any, model: Any, tokenizer: Any) -> None:
+    """The limit of a call is one of silence only as far as an engine reports what it does."""
+    engine = kind.of(model, tokenizer)
+    seen: list[int] = []
+    hooked = model.lm_head.register_forward_hook(lambda *_: seen.append(engine.progress))
+    (answer,) = asyncio.run(engine.generate([ask([5, 6, 7], temperature=0.0)]))
+    hooked.remove()
+    assert engine.progress >= len(answer.token_ids) > 1
+    assert seen == sorted(set(seen))
 
 
 def test_an_end_token_at_the_limit_is_a_stop(model: Any, tokenizer: Any) -> None:

@@ -179,6 +179,30 @@ def test_an_engine_that_fails_or_hangs_is_named(tokenizer: Any) -> None:
     assert issubclass(EngineError, Exception)
 
 
+def test_an_engine_that_computes_may_take_longer_than_its_limit(tokenizer: Any) -> None:
+    """Only the time without a forward pass counts: a slow processor is no failure."""
+
+    class Computing(ScriptedEngine):
+        progress, passes = 0, 5
+
+        async def generate(self, requests: Any) -> Any:
+            for _ in range(self.passes):
+                await asyncio.sleep(0.15)
+                self.progress += 1
+            if self.passes < 5:
+                await asyncio.Event().wait()
+            return await super().generate(requests)
+
+    source, _ = play(tokenizer, Echo(), ["x"], ("a", "b"))
+    source.batcher.timeout = 0.3
+    source.batcher.engines = {"policy": (engine := Computing(["x"], tokenizer))}
+    (group,) = run_async(source.take(1))
+    assert [episode.status for episode in group] == ["done"] * len(group.episodes)
+    engine.passes = 1
+    with pytest.raises(EpisodeError, match=r"made no progress for engine.timeout=0.3 s"):
+        run_async(source.take(1))
+
+
 def test_a_prompt_that_is_too_long_truncates_the_episode(tokenizer: Any) -> None:
     source, _ = play(tokenizer, Echo(), ["x" * 15], ("a", "b"))
     short = {

@@ -5,7 +5,7 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from mrlm.core.errors import WorkerLost
 from mrlm.core.log import log
@@ -32,6 +32,8 @@ class RayEngine:
     groups: "Mapping[str, EngineGroup]"
     tokenizer: Any
     max_context: int
+    limits_time: ClassVar[Literal[True]] = True
+    """Each worker limits the time in which its own engine makes no progress."""
     _tolerances: dict[str, float | None] = field(default_factory=dict, init=False)
 
     async def generate(
@@ -68,12 +70,14 @@ class EngineGroup:
 
     A lost worker that only samples is replaced at once: the new one gets the current weights
     and replays the requests since they were loaded, so that its prefix cache is the same. A lost
-    worker that also `trains` the policies (a single one then) ends the run.
+    worker that also `trains` the policies (a single one then) ends the run. `timeout`: seconds that
+    one call may take in a worker, as `complete` counts them.
     """
 
-    def __init__(self, posts: Sequence[WorkerSlot], trains: bool) -> None:
+    def __init__(self, posts: Sequence[WorkerSlot], trains: bool, timeout: float) -> None:
         self.posts: list[WorkerSlot] = list(posts)
         self.trains: bool = trains
+        self.timeout: float = timeout
         self._given: dict[str, tuple[Any, int]] = {}
         self._asked: list[list[list[Request]]] = [[] for _ in posts]
 
@@ -110,7 +114,7 @@ class EngineGroup:
     async def _sample(self, number: int, requests: list[Request]) -> list[Completion]:
         while True:
             try:
-                completions = await self.posts[number].ask("generate", requests)
+                completions = await self.posts[number].ask("generate", requests, self.timeout)
             except WorkerLost as lost:
                 if self.trains:
                     raise
@@ -127,7 +131,7 @@ class EngineGroup:
         for policy, (reference, version) in self._given.items():
             await post.ask("take", policy, reference, version)
         for requests in self._asked[number]:
-            await post.ask("generate", requests)
+            await post.ask("generate", requests, self.timeout)
 
 
 async def _divided(

@@ -38,7 +38,7 @@ from mrlm.learn.joint_update import update_together
 from mrlm.learn.learner import Learner
 from mrlm.learn.meter import Measured
 from mrlm.learn.policy.policy import Policy
-from mrlm.play.engine import Engine, Request
+from mrlm.play.engine import Engine, Request, complete
 
 Job = tuple[str, Sequence[Sample], int, float]
 """Policy, training samples, seed of the update, factor of the learning rate."""
@@ -169,9 +169,9 @@ class RayWorker:
 
     # -- sampling ----------------------------------------------------------------------------------
 
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], timeout: float) -> list[Completion]:
         assert self.engine is not None
-        return asyncio.run(self.engine.generate(requests))
+        return asyncio.run(complete(self.engine, requests, timeout))
 
     def weights(self, name: str) -> tuple[bool, Packed]:
         """A receipt, and the weights of a policy."""

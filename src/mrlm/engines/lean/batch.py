@@ -80,13 +80,15 @@ class DecodingBatch:
         self.device: torch.device = self.decoder.device
         self.names: list[str] = sorted({request.policy for request in requests})
         chosen = {name: self.policies[name] for name in self.names}
-        self.ends_of: dict[str, frozenset[int]] = {n: each.eos_ids for n, each in chosen.items()}
+        self.ends_of: dict[str, frozenset[int]] = {
+            n: policy.eos_ids for n, policy in chosen.items()
+        }
         self.drafts: list[Draft] = [
             Draft(request, chosen[request.policy], self.ends_of[request.policy])
             for request in requests
         ]
         self.stats.prompt += sum(len(request.prompt_ids) for request in requests)
-        keys = [(len(each.prompt_ids), each.policy, each.prompt_ids) for each in requests]
+        keys = [(len(item.prompt_ids), item.policy, item.prompt_ids) for item in requests]
         self.queue: deque[int] = deque(sorted(range(len(requests)), key=keys.__getitem__))
         self.width: int = max(request.sampling.max_new_tokens for request in requests)
         self.places: Places = Places(self.decoder, self.width, self.budget)

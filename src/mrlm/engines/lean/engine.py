@@ -92,6 +92,11 @@ class LeanEngine(HFEngine):
         """Models (by `id`) that are sampled by the general path, and the reason."""
         self._lock = threading.Lock()
 
+    @property
+    def progress(self) -> int:
+        """Forward passes and prompt tokens so far."""
+        return super().progress + self.stats.steps + self.stats.read
+
     async def load_weights(self, policy: str, weights: Policy, version: int) -> None:
         """Mark the learner's weights for copying before their next use: those of an adapter, or of
         the whole model; both if the version is already known (a repeated exchange). All cached

@@ -149,9 +149,9 @@ def whiten_batch(
 def deviation(compared: Sequence[Comparison]) -> float:
     """Unbiased deviation of returns from their comparison means, pooled: with one per turn index, a
     turn with little influence would weigh as much as a decisive one."""
-    squares = sum(float(np.square(each.pool - each.pool.mean()).sum()) for each in compared)
-    count = sum(len(each.pool) - 1 for each in compared)
-    flat = all(each.flat for each in compared)
+    squares = sum(float(np.square(row.pool - row.pool.mean()).sum()) for row in compared)
+    count = sum(len(row.pool) - 1 for row in compared)
+    flat = all(row.flat for row in compared)
     return 0.0 if flat or not count else math.sqrt(squares / count)
 
 

@@ -15,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
-from mrlm.core.owners import role_of
 from mrlm.core.types import COLUMNS, Column, Turn
 from mrlm.learn.data.sample import Sample, Totals
 from mrlm.learn.fast.lm_head import Distributions, TopTokens
@@ -256,7 +255,7 @@ def pack(
     optimiser batch, counted from `samples` by default; `pad_id` is any valid token id."""
     turns = [turn for sample in samples for turn in sample.turns]
     starts = [start - 1 for sample in samples for start in sample.starts]
-    roles = [role_of(turn.agent) for turn in turns]
+    roles = [turn.role for turn in turns]
     agents = {name: number for number, name in enumerate(dict.fromkeys(roles))}
     counts = np.array([len(turn.completion_ids) for turn in turns], dtype=np.int64)
     per_turn: dict[str, Sequence[float]] = {

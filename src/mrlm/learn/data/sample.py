@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mrlm.core.owners import role_of
 from mrlm.core.types import Turn
 
 
@@ -47,7 +46,7 @@ class Totals:
             count, turns = rollouts.get(sample.rollout, (0, 0))
             for turn in sample.turns:
                 length = len(turn.completion_ids)
-                agent = role_of(turn.agent)
+                agent = turn.role
                 by_agent[agent] = by_agent.get(agent, 0) + length
                 count += length
             rollouts[sample.rollout] = (count, turns + len(sample.turns))

@@ -9,7 +9,6 @@ from itertools import accumulate, chain, count
 import numpy as np
 
 from mrlm.core.episodes import Group
-from mrlm.core.owners import role_of
 from mrlm.core.prefixes import shared_prefix
 from mrlm.core.process_group import Peers, shares
 from mrlm.core.types import Turn
@@ -72,7 +71,7 @@ def without_gradient(samples: Sequence[Sample], ignores_zero: bool) -> list[Samp
     trained = Totals.of(effective(samples, ignores_zero)).tokens_by_agent
     few: dict[str, list[Sample]] = {}
     for sample in samples:
-        agent = role_of(sample.turns[0].agent)
+        agent = sample.turns[0].role
         if agent not in trained and len(few.setdefault(agent, [])) < FEW:
             few[agent].append(sample)
     return [sample for agent_samples in few.values() for sample in agent_samples]
