@@ -100,7 +100,8 @@ class DPO(Algorithm):
     # -- credit -----------------------------------------------------------------------------------
 
     def credit(self, groups: Sequence[Group]) -> None:
-        self.pairs, self.metrics = credit_pairs(groups, self.pairs_of)
+        self.pairs, metrics = credit_pairs(groups, self.pairs_of)
+        self.metrics: dict[str, float] = metrics
 
     def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
         """The number of possible pairs of a group, and its usable pairs."""

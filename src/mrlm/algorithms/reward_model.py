@@ -65,9 +65,9 @@ class BradleyTerry(Algorithm):
         return replace(PAIRS, scalar_head=True)
 
     def credit(self, groups: Sequence[Group]) -> None:
-        self.pairs, self.metrics = credit_pairs(
-            groups, lambda group: (len(group.agents), row_pairs(group))
-        )
+        pairs, metrics = credit_pairs(groups, lambda group: (len(group.agents), row_pairs(group)))
+        self.pairs: list[PreferencePair] = pairs
+        self.metrics: dict[str, float] = metrics
 
     def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
         ends = [PreferencePair([scored(x.chosen)], [scored(x.rejected)]) for x in self.pairs]

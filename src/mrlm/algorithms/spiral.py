@@ -86,7 +86,9 @@ class SPIRAL(PolicyGradient):
         for role, members in by_role.items():
             for (_, rollout), baseline in zip(members, read[role], strict=True):
                 self._assign(rollout.reward, baseline, trained_turns(rollout))
-        self.metrics |= {f"baseline/{role}": self.baseline(role) for role in sorted(self.averages)}
+        self.metrics.update(
+            (f"baseline/{role}", self.baseline(role)) for role in sorted(self.averages)
+        )
 
     def _assign(self, reward: float, baseline: float, turns: Sequence[Turn]) -> None:
         for following, turn in enumerate(reversed(turns)):

@@ -42,7 +42,12 @@ def _sampling_field(entry: SamplingField) -> tuple[Any, Any]:
 
 
 _fields: Any = {name: _sampling_field(entry) for name, entry in FIELDS.items()}
-_Sampling: Any = pydantic.create_model("_Sampling", __base__=Section, **_fields)
+if TYPE_CHECKING:
+
+    class _Sampling(Section):
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    _Sampling = pydantic.create_model("_Sampling", __base__=Section, **_fields)
 
 
 class GenerationConfig(_Sampling):

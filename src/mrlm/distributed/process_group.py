@@ -39,7 +39,8 @@ class ProcessGroup(Peers):
     others; `group` is torch's for everything but gradients, `None` the default."""
 
     def __init__(self, rank: int, size: int, timeout: float, group: Any = None) -> None:
-        self.rank, self.size = rank, size
+        self.rank: int = rank
+        self.size: int = size
         self.timeout = timeout
         self.bucket_bytes: int = 25 << 20
         self._group: Any = group

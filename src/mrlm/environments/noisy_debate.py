@@ -5,11 +5,12 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.debate import DebateEnvironment, DebateVerdict, Speech, Topic
@@ -99,8 +100,8 @@ class NoisyDebateEnvironment(DebateEnvironment):
         ConfigError: a setting that is not one of these, or questions without a known answer.
     """
 
-    matters = row_matters("topics", kinds=("arithmetic",))
-    alone = {**DebateEnvironment.alone, "wrong": 0.0, "teaches": "best"}  # noqa: RUF012
+    matters: ClassVar[Mapping[str, Matters]] = row_matters("topics", kinds=("arithmetic",))
+    alone: Mapping[str, Any] = {**DebateEnvironment.alone, "wrong": 0.0, "teaches": "best"}
     least = 1
 
     def __init__(

@@ -45,7 +45,7 @@ class QASolverEnv(QuestionEnvironment):
     title: str = "qa"
     _table: QuestionTable | None = None
     reward_range: tuple[float, float] | None = (0.0, 1.0)
-    expert_return = 1.0
+    expert_return: float | None = 1.0
     blocking: bool = False
 
     def __init__(

@@ -4,11 +4,12 @@ optionally graded by a judge."""
 import random
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.content import content
 from mrlm.core.environment import Split
 from mrlm.core.errors import DataError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.shared.generators import first_of
@@ -61,7 +62,7 @@ class SummarizationEnvironment(TextEnvironment):
     wanted = "a summary"
     sources = ("source", "document", "article", "text", "dialogue", "post", "prompt")
     targets = ("references", "summaries", "summary", "highlights", "target", "completion", "answer")
-    matters = row_matters("dataset")
+    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
 
     def __init__(
         self,

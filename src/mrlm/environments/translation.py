@@ -3,11 +3,12 @@ judge."""
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mrlm.core.content import content
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.shared.generators import first_of
@@ -62,7 +63,9 @@ class TranslationEnvironment(TextEnvironment):
     wanted = "a translation"
     sources = ("source", "src", "sentence", "text", "prompt")
     targets = ("references", "reference", "target", "tgt", "translation", "completion", "answer")
-    matters = row_matters("dataset", generated=["direction", "dictionary"])
+    matters: ClassVar[Mapping[str, Matters]] = row_matters(
+        "dataset", generated=["direction", "dictionary"]
+    )
 
     def __init__(
         self,

@@ -67,5 +67,5 @@ class Measured(dict[str, float]):
         tokens: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(metrics)
-        self.agents = Meter(agents or {})
-        self.tokens = dict(tokens or {})
+        self.agents: Meter = Meter(agents or {})
+        self.tokens: dict[str, int] = dict(tokens or {})

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mrlm.core.log import log
+from mrlm.core.process_group import Peers
 from mrlm.core.types import Turn
 from mrlm.learn import weight_change
 from mrlm.learn.agent_numbers import AgentNumbers, agent_means
@@ -75,12 +76,16 @@ class UpdateMeter:
         version: int,
         step: int,
     ) -> None:
-        self.policy, self.algorithm, self.peers = policy, algorithm, settings.peers
-        self.look, self.numbers, self.trace = FirstLook(version), AgentNumbers(), Trace()
+        self.policy: Policy = policy
+        self.algorithm: Algorithm = algorithm
+        self.peers: Peers = settings.peers
+        self.look: FirstLook = FirstLook(version)
+        self.numbers: AgentNumbers = AgentNumbers()
+        self.trace: Trace = Trace()
         self.change = weight_change.WeightChange(weights, settings.peers.size)
-        self.measured = Measured()
+        self.measured: Measured = Measured()
         self.steps: list[dict[str, float]] = []
-        self.epochs = 0
+        self.epochs: int = 0
         every = settings.gradient_shares
         self.split: bool = bool(every) and step % every == 0
         """Whether the gradient by agent is still to be measured."""

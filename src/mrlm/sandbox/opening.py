@@ -42,7 +42,7 @@ _lock = threading.Lock()
 
 def open_sandbox(
     isolation: Isolation | str | Mapping[str, Any] = "auto", limits: Limits | None = None
-) -> Sandbox:
+) -> Sandbox[Any]:
     """Open a sandbox by name. Local ones are opened once per process and shared.
 
     Args:

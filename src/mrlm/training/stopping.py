@@ -38,12 +38,12 @@ class EarlyStopping(Callback):
     ) -> None:
         if patience < 1:
             raise ConfigError(f"EarlyStopping: patience={patience} must be at least 1")
-        self.metric = _name(metric)
+        self.metric: str = _name(metric)
         self.patience = patience
         self.min_change = min_change
         self.maximize = maximize
         self.best: float | None = None
-        self.waited = 0
+        self.waited: int = 0
 
     def on_train_begin(self, run: Run) -> None:
         if not run.evaluates or run.config.evaluation.every is None:
@@ -84,7 +84,7 @@ class KeepBest(Callback):
     """
 
     def __init__(self, metric: str, save: Callable[[Run, Path], object]) -> None:
-        self.metric = _name(metric)
+        self.metric: str = _name(metric)
         self.save = save
 
     def on_evaluate(self, run: Run, metrics: Mapping[str, float]) -> None:

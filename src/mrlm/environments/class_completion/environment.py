@@ -3,11 +3,12 @@ optional adviser between turns. Code runs only in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.class_completion.generator import row as generated
@@ -55,9 +56,9 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
     label = "class_completion"
     kind = ClassProblem
     reward_range: tuple[float, float] | None = (-1.0, 6.0)
-    expert_return = 6.0
+    expert_return: float | None = 6.0
     slow_proof = True
-    matters = row_matters("dataset", rows=["max_tests"])
+    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset", rows=["max_tests"])
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
         max_tests: int = 40,
         test_timeout: float = 5.0,
         isolation: str | Mapping[str, Any] = "auto",
-        sandbox: Sandbox | None = None,
+        sandbox: Sandbox[Any] | None = None,
         instruction: str = INSTRUCTION,
         seed: int = 0,
     ) -> None:
@@ -91,7 +92,7 @@ class ClassCompletionEnvironment(Writers[CompletionScore]):
             )
         self.division: Division | Sequence[Sequence[str]] = division
         self._bench = ClassGrader(isolation, sandbox, self.limits)
-        self.isolation = isolation if sandbox is None else None
+        self.isolation: str | Mapping[str, Any] | None = isolation if sandbox is None else None
         tests = {"num_visible": num_visible, "max_tests": max_tests}
         self._convert = partial(converted, num_writers=len(self.writers), **tests)
         if dataset is not None:

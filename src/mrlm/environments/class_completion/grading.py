@@ -23,9 +23,9 @@ class ClassGrader(CodeGrader):
     usable test cases.
     """
 
-    def __init__(self, isolation: Any, sandbox: Sandbox | None, limits: Limits) -> None:
+    def __init__(self, isolation: Any, sandbox: Sandbox[Any] | None, limits: Limits) -> None:
         super().__init__(isolation, sandbox)
-        self.limits = patient(limits)
+        self.limits: Limits = patient(limits)
         self._usable: dict[str, list[list[str]]] = {}
         self._reasons: dict[str, str] = {}
         self._asking: weakref.WeakKeyDictionary[

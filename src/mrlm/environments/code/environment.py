@@ -3,11 +3,12 @@ tests that pass. Code runs only in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
@@ -64,10 +65,12 @@ class CodeExecutionEnvironment(QuestionEnvironment):
     title: str = "code"
     blocking: bool = False  # steps are coroutines, and everything else is fast
     reward_range: tuple[float, float] | None = (-0.5, 2.0)
-    expert_return = 2.0
+    expert_return: float | None = 2.0
     slow_proof = True
     _table: RowTable | None = None
-    matters = row_matters("dataset", "generator_or_dataset", rows=["num_visible", "max_tests"])
+    matters: ClassVar[Mapping[str, Matters]] = row_matters(
+        "dataset", "generator_or_dataset", rows=["num_visible", "max_tests"]
+    )
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         test_timeout: float | None = None,
         max_turns: int | None = None,
         isolation: str | Mapping[str, Any] = "auto",
-        sandbox: Sandbox | None = None,
+        sandbox: Sandbox[Any] | None = None,
         instruction: str = INSTRUCTION,
         agents: str | Sequence[str] = "agent",
     ) -> None:
@@ -108,7 +111,7 @@ class CodeExecutionEnvironment(QuestionEnvironment):
         self.alone = {"limits": patient(self.limits)}
         self.instruction = instruction
         self._bench = CodeGrader(isolation, sandbox)
-        self.isolation = isolation if sandbox is None else None
+        self.isolation: str | Mapping[str, Any] | None = isolation if sandbox is None else None
         self.generator: CodeProblemGenerator | None = None
         source = sources[0] if sources else drawn
         if isinstance(source, CodeProblemGenerator | Mapping):

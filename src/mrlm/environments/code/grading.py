@@ -41,7 +41,7 @@ class CodeGrader(SharedByCopies):
     """
 
     def __init__(
-        self, isolation: str | Mapping[str, Any] = "auto", sandbox: Sandbox | None = None
+        self, isolation: str | Mapping[str, Any] = "auto", sandbox: Sandbox[Any] | None = None
     ) -> None:
         self.isolation = isolation
         self._sandbox = sandbox
@@ -79,7 +79,7 @@ class CodeGrader(SharedByCopies):
 
 
 async def _programs(
-    sandbox: Sandbox, problem: CodeProblem, program: str, limits: Limits
+    sandbox: Sandbox[Any], problem: CodeProblem, program: str, limits: Limits
 ) -> list[GradingVerdict]:
     """Run case by case, so that many slow cases end as timeouts instead of failing the step."""
     verdicts: list[GradingVerdict] = []

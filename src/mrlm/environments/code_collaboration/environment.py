@@ -3,11 +3,12 @@ optional adviser between turns. Code runs only in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.board import Html, stacked, table
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.code.formats import PROBLEM, converted
@@ -62,9 +63,11 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
     label = "code_collaboration"
     kind = CodeProblem
     reward_range: tuple[float, float] | None = (0.0, 4.0)
-    expert_return = 4.0
+    expert_return: float | None = 4.0
     slow_proof = True
-    matters = row_matters("dataset", rows=["max_tests"], generated=["num_hidden"])
+    matters: ClassVar[Mapping[str, Matters]] = row_matters(
+        "dataset", rows=["max_tests"], generated=["num_hidden"]
+    )
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         num_hidden: int = 4,
         test_timeout: float = 5.0,
         isolation: str | Mapping[str, Any] = "auto",
-        sandbox: Sandbox | None = None,
+        sandbox: Sandbox[Any] | None = None,
         instruction: str = INSTRUCTION,
         seed: int = 0,
     ) -> None:
@@ -99,7 +102,7 @@ class CodeCollaborationEnvironment(Writers[CollaborationScore]):
         self.names: tuple[str, ...] = ("aux",) if number == 2 else several
         self.num_hidden: int = num_hidden
         self._bench = CodeGrader(isolation, sandbox)
-        self.isolation = isolation if sandbox is None else None
+        self.isolation: str | Mapping[str, Any] | None = isolation if sandbox is None else None
         if dataset is not None:
             tests = {"num_visible": num_visible, "max_tests": max_tests}
             convert = partial(_converted, **tests, count=number)

@@ -10,6 +10,7 @@ from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
+from mrlm.core.matters import Matters
 from mrlm.core.registry import unknown
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, StepResult, Task
@@ -69,7 +70,9 @@ class DebateEnvironment(RowTasks, Environment):
     """
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
-    matters = row_matters("topics", kinds=("motions", "arithmetic"))
+    matters: ClassVar[Mapping[str, Matters]] = row_matters(
+        "topics", kinds=("motions", "arithmetic")
+    )
     alone: Mapping[str, Any] = {"judge": TruthJudge(), "share": "own", "_opponents": {}}
     least: ClassVar[int] = 2
     """The least number of debaters."""

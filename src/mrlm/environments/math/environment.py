@@ -4,11 +4,12 @@ answer."""
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from mrlm.core.board import Html
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
@@ -65,8 +66,8 @@ class MathReasoningEnvironment(QuestionEnvironment):
     title: str = "math"
     _table: QuestionTable | None = None
     reward_range: tuple[float, float] | None = (-0.3, 1.0)
-    expert_return = CORRECT
-    matters = row_matters("dataset")
+    expert_return: float | None = CORRECT
+    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
 
     def __init__(
         self,

@@ -5,11 +5,12 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.thoughts import OPENED, stated_text
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
@@ -91,9 +92,11 @@ class SearchQAEnvironment(RowTasks, Environment):
     """
 
     reward_range: tuple[float, float] | None = (-1.0, 1.0)
-    expert_return = 1.0
-    alone = {"rounds": 0}  # noqa: RUF012
-    matters = row_matters("dataset", rows=["seed"], generated=["hops"])
+    expert_return: float | None = 1.0
+    alone: Mapping[str, Any] = {"rounds": 0}
+    matters: ClassVar[Mapping[str, Matters]] = row_matters(
+        "dataset", rows=["seed"], generated=["hops"]
+    )
     _table: QuestionTable | None = None
 
     def __init__(

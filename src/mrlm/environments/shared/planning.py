@@ -158,7 +158,7 @@ class PlanningEnvironment(Puzzle, RowTasks, Environment):
             agents or (ALONE, TEAM)[num_agents - 1], num_agents
         )
         self.settings: dict[str, float] = self._chosen(level, settings or {})
-        self.size = int(self.settings["size"])
+        self.size: int = int(self.settings["size"])
         self.moves: int = int(self.settings["moves"])
         self.rounds: int = int(self.settings["rounds"])
         self.check()

@@ -109,7 +109,7 @@ class Writers(RowTasks, Environment, Generic[S]):
         advised = self.max_attempts - 1 if self.adviser is not None else 0
         self.max_turns: int | None = self.max_attempts + advised
         self.limits: Limits = Limits(wall=test_timeout)
-        self.alone = {"limits": patient(self.limits), "rewards": "team"}
+        self.alone: Mapping[str, Any] = {"limits": patient(self.limits), "rewards": "team"}
         self.num_visible: int = num_visible
         self.instruction: str = instruction
         self.seed: int = seed

@@ -75,8 +75,8 @@ class TextEnvironment(RowTasks, Environment):
             [self.writer, *([judge_agent] if judge_agent else [])]
         )
         without = {name: self.weights[name] for name in self.weights if name != "judge"}
-        self.alone = {"judge": None, "weights": without}
-        self.expert_return = 1.0 if without else None
+        self.alone: Mapping[str, Any] = {"judge": None, "weights": without}
+        self.expert_return: float | None = 1.0 if without else None
         judge_turns = 1 + self.judge.retries if self.judge and judge_agent else 0
         self.max_turns: int | None = 1 + judge_turns
         self._task = Task("none")

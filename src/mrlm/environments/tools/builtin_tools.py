@@ -24,7 +24,7 @@ def create_default_tool_registry(
     tools: Iterable[str] = GROUPS,
     *,
     search: Any = None,
-    sandbox: Sandbox | None = None,
+    sandbox: Sandbox[Any] | None = None,
     isolation: str = "auto",
     timeout: float = TIMEOUT,
     limits: Limits | None = None,
@@ -69,7 +69,7 @@ def create_default_tool_registry(
     return registry
 
 
-def _opened(sandbox: Sandbox | None, isolation: str) -> Callable[[], Sandbox]:
+def _opened(sandbox: Sandbox[Any] | None, isolation: str) -> Callable[[], Sandbox[Any]]:
     """A function that opens a sandbox on first use, once for all episodes."""
     lock, sandboxes = threading.Lock(), [] if sandbox is None else [sandbox]
 

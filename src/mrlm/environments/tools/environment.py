@@ -3,11 +3,12 @@
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from mrlm.core.board import Html, shortened, stacked, table
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.thoughts import stated_text
 from mrlm.core.tool_calls import Malformed, ToolCall, answer_in, calls_in, written
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
@@ -86,9 +87,9 @@ class ToolUseEnvironment(RowTasks, Environment):
     """
 
     reward_range: tuple[float, float] | None = (-0.8, 1.8)
-    expert_return = CORRECT
-    alone = {"_answers_alone": True}  # noqa: RUF012
-    matters = row_matters(
+    expert_return: float | None = CORRECT
+    alone: Mapping[str, Any] = {"_answers_alone": True}
+    matters: ClassVar[Mapping[str, Matters]] = row_matters(
         "tasks", rows=["eval_tasks"], generated=["levels"], kinds=(*KINDS, "mixed")
     )
 

@@ -71,7 +71,10 @@ class PythonREPL:
     """
 
     def __init__(
-        self, opened: Callable[[], Sandbox], timeout: float = TIMEOUT, limits: Limits | None = None
+        self,
+        opened: Callable[[], Sandbox[Any]],
+        timeout: float = TIMEOUT,
+        limits: Limits | None = None,
     ) -> None:
         self._opened = opened
         self.timeout = timeout

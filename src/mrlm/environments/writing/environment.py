@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mrlm.core.board import Cell, Html, table
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.matters import Matters
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
@@ -77,10 +78,10 @@ class WritingEnvironment(RowTasks, Environment):
     """
 
     reward_range: tuple[float, float] | None = (0.0, 3.0)
-    expert_return = ABOVE_NOTHING  # rows' own texts are no models of quality
+    expert_return: float | None = ABOVE_NOTHING  # rows' own texts are no models of quality
     max_turns: int | None = 1
 
-    matters = row_matters("dataset")
+    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
 
     def __init__(
         self,

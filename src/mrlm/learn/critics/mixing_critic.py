@@ -73,7 +73,8 @@ class MixedCritic(Critic):
         )
         with seeded(self.seed, torch.device("cpu")):
             team = TeamValue(len(self.agents), self.reader.width, self.mixing)
-        self.learned = self.team = team.to(self.body.device)
+        self.team: TeamValue = team.to(self.body.device)
+        self.learned = self.team
         self.target: TeamValue | None = None
         if self.mixing.target_rate < 1:
             self.target = copy.deepcopy(self.team).requires_grad_(False)

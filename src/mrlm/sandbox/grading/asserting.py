@@ -27,7 +27,7 @@ EXPECTABLE = frozenset(
 
 
 async def grade_asserts(
-    sandbox: Sandbox,
+    sandbox: Sandbox[Any],
     code: str,
     entry: str,
     tests: Sequence[str] | str,
@@ -82,7 +82,7 @@ async def grade_asserts(
 
 
 async def grade_class(
-    sandbox: Sandbox,
+    sandbox: Sandbox[Any],
     code: str,
     entry: str,
     source: str,
@@ -129,7 +129,7 @@ async def grade_class(
 
 
 async def _graded(
-    sandbox: Sandbox,
+    sandbox: Sandbox[Any],
     code: str,
     files: Sequence[str],
     tests: Sequence[T],

@@ -34,7 +34,7 @@ class FunctionCall:
 
 
 async def grade_calls(
-    sandbox: Sandbox,
+    sandbox: Sandbox[Any],
     code: str,
     entry: str,
     calls: Sequence[FunctionCall],
@@ -96,7 +96,7 @@ def _packed(entry: str, number: int, call: FunctionCall) -> tuple[dict[str, Any]
 
 
 async def grade_programs(
-    sandbox: Sandbox, code: str, cases: Sequence[tuple[str, str]], limits: Limits | None = None
+    sandbox: Sandbox[Any], code: str, cases: Sequence[tuple[str, str]], limits: Limits | None = None
 ) -> list[GradingVerdict]:
     """Grade a program that reads standard input and writes standard output: a verdict per case,
     which is its input and the expected output. `limits` are those of a case.

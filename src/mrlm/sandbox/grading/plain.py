@@ -73,7 +73,8 @@ class PlainPacker:
     list, set or dictionary is the same one where it is unpacked."""
 
     def __init__(self, aliases: bool = False) -> None:
-        self.items, self.text = ITEMS, TEXT
+        self.items: int = ITEMS
+        self.text: int = TEXT
         self.numbers: dict[int, int] | None = {} if aliases else None
 
     def value(self, value: Any, depth: int) -> Any:

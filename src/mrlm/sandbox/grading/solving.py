@@ -95,9 +95,9 @@ class SolvingWorker:
     with the time of requests."""
 
     def __init__(
-        self, sandbox: Sandbox, files: Sequence[str], limits: Limits, clock: Clock
+        self, sandbox: Sandbox[Any], files: Sequence[str], limits: Limits, clock: Clock
     ) -> None:
-        self.sandbox: Sandbox = sandbox
+        self.sandbox: Sandbox[Any] = sandbox
         self.limits: Limits = limits
         self.clock: Clock = clock
         self.program: str = program_of(tuple(files))
@@ -160,7 +160,7 @@ class SolvingWorker:
 class Solution(SolvingWorker):
     """A solution, loaded when it is first needed."""
 
-    def __init__(self, sandbox: Sandbox, code: str, limits: Limits, clock: Clock) -> None:
+    def __init__(self, sandbox: Sandbox[Any], code: str, limits: Limits, clock: Clock) -> None:
         super().__init__(sandbox, ("plain.py", "solution_worker.py"), limits, clock)
         self.code = code
         self.num_lines: int = code.count("\n") + 1

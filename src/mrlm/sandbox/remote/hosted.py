@@ -88,7 +88,7 @@ class Hosted:
         queue: seconds a request waits for a free slot before it is refused.
     """
 
-    sandbox: Sandbox
+    sandbox: Sandbox[Any]
     max_runs: int = 4
     max_sessions: int = 64
     lease: float = 900.0
