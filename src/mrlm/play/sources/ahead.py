@@ -111,7 +111,7 @@ class Ahead(EpisodeSource):
         """Iterations of the run, beyond which nothing is started; `None`: unknown."""
         self.versions: dict[str, int] = {}
         """Policy -> version of the weights in the engines."""
-        play.batcher.answers, play.batcher.gate = play.ledger, self._gate
+        play.batcher.answers, play.batcher.gate = play.answer_log, self._gate
         self._marks = PlayProgress()
         self._jobs: deque[PendingGroup] = deque()
         self._saved: dict[str, Any] | None = None
@@ -159,7 +159,7 @@ class Ahead(EpisodeSource):
         return {
             "play": play,
             "jobs": [{"began": job.began, "ended": job.ended} for job in self._jobs],
-            "answers": self.play.ledger.state_dict(),
+            "answers": self.play.answer_log.state_dict(),
             "rounds": self.play.batcher.rounds,
             "marks": asdict(self._marks),
             "versions": dict(self.versions),
@@ -173,7 +173,7 @@ class Ahead(EpisodeSource):
             self._thread = None
             self._age.wake()
         self.play.load_state_dict(state["play"])
-        self.play.ledger.load_state_dict(state["answers"])
+        self.play.answer_log.load_state_dict(state["answers"])
         self.play.batcher.rounds = state["rounds"]
         self._marks = PlayProgress(**state["marks"])
         self.versions = dict(state["versions"])
@@ -219,7 +219,7 @@ class Ahead(EpisodeSource):
             while self._marks.taken < self._marks.goal and len(groups) < count:
                 job = self._jobs.popleft()
                 self._marks.taken += 1
-                self.play.ledger.forget(job.key)
+                self.play.answer_log.forget(job.key)
                 group = job.task.result()
                 longest = max(longest, (job.ended or 0) - job.began)
                 if self._age.date(group, self.versions) <= self.max_lag:

@@ -255,7 +255,7 @@ class Branches(Play):
             )
         one.script, one.follow = script, () if self.answers else self.path
         job = PlannedTask(origin.env, origin.split, origin.index, [self.settings_of])
-        key, task = (*self.deck.key(job), origin.number), self.deck.task(job)
+        key, task = (*self.task_sampler.key(job), origin.number), self.task_sampler.task(job)
         (episode,) = await one._episode(origin.env, task, None, key, self.settings_of)
         episode.greedy = self.calm and origin.split == "train"
         if self.answers:

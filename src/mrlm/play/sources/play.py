@@ -80,20 +80,20 @@ class Play(EpisodeSource):
     surplus: int = 0
     follow: tuple[int, ...] | None = None
     pulse: ExternalCalls = field(default_factory=ExternalCalls, init=False)
-    ledger: AnswerLog = field(default_factory=AnswerLog, init=False)
+    answer_log: AnswerLog = field(default_factory=AnswerLog, init=False)
     failures: Failures = field(default_factory=Failures, init=False)
     recorder: BoardRecorder = field(default_factory=BoardRecorder, init=False)
 
     def __post_init__(
         self, engines: Mapping[str, Engine], seed: int, engine_timeout: float
     ) -> None:
-        self.deck: TaskSampler = TaskSampler(self.environments, seed)
+        self.task_sampler: TaskSampler = TaskSampler(self.environments, seed)
         self.batcher: Batcher = Batcher(engines, engine_timeout, self.pulse)
         self._length: dict[str, float] = {}
         self._warned: set[str] = set()
         self._races: list[OversampledTask] = []
         if self.surplus:
-            self.batcher.answers, self.batcher.gate = self.ledger, self._judged
+            self.batcher.answers, self.batcher.gate = self.answer_log, self._judged
         for env in self.environments:
             if not env.template.seeded:
                 log.warning(
@@ -114,17 +114,17 @@ class Play(EpisodeSource):
         jobs = [replace(self._next(), boards=number < most) for number in range(count)]
         groups = await self._play(jobs)
         for job in jobs:
-            self.ledger.forget(self.deck.key(job))
+            self.answer_log.forget(self.task_sampler.key(job))
         return groups
 
     def begin(self) -> tuple[Key, Coroutine[Any, Any, Group]]:
         """The next task: the prefix of its requests' keys, and the coroutine that plays it."""
         job = self._next()
-        return self.deck.key(job), self._group(job)
+        return self.task_sampler.key(job), self._group(job)
 
     def _next(self) -> PlannedTask:
         """The next task, for any process."""
-        env, index = self.deck.deal()
+        env, index = self.task_sampler.draw()
         settings_of = self.settings_of
         if self.assign_opponents is not None:
             settings_of = self.assign_opponents(env, index, settings_of)
@@ -177,10 +177,10 @@ class Play(EpisodeSource):
         return await self._play(jobs)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"taken": dict(self.deck.taken), "tokens": self.batcher.tokens}
+        return {"taken": dict(self.task_sampler.taken), "tokens": self.batcher.tokens}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.deck.taken |= state["taken"]
+        self.task_sampler.taken |= state["taken"]
         self.batcher.tokens = state["tokens"]
 
     # -- all groups --------------------------------------------------------------------------------
@@ -226,8 +226,8 @@ class Play(EpisodeSource):
     async def _group(self, job: PlannedTask) -> Group:
         """The episodes of a task, one for each of its numbers, or the first of them to complete
         where not all are kept."""
-        env, lineups, task = job.env, job.lineups, self.deck.task(job)
-        key = self.deck.key(job)
+        env, lineups, task = job.env, job.lineups, self.task_sampler.task(job)
+        key = self.task_sampler.key(job)
         opening = None if env.template.seeded else await _opened(env, task)
         size = len(lineups)
         first_of, siblings = (job.numbers[:1], size) if job.forks else (job.numbers, 1)
@@ -254,7 +254,7 @@ class Play(EpisodeSource):
         """The first rollouts of a task to complete."""
         plays = [asyncio.create_task(job) for job in jobs]
         race = OversampledTask(
-            plays, keep, lambda number: self.ledger.rounds.get((*key, number), 0)
+            plays, keep, lambda number: self.answer_log.rounds.get((*key, number), 0)
         )
         self._races.append(race)
         try:

@@ -76,7 +76,7 @@ class PlayWithReplays(Play):
         most = self.replays.decisions
         if most is None or most >= len(turns):
             return turns
-        key = (*self.deck.key(job), episode.path[0], "decisions")
+        key = (*self.task_sampler.key(job), episode.path[0], "decisions")
         places = random.Random(seed_of(key)).sample(range(len(turns)), most)
         return [turns[index] for index in sorted(places)]
 
@@ -86,7 +86,7 @@ class PlayWithReplays(Play):
         """One replay; only a turn that is sampled instead of another is trained on."""
         one, number = copy.copy(self), episode.path[0]
         one._script, one._past = script, past_of(episode)
-        env, key = job.env, (*self.deck.key(job), number)
+        env, key = job.env, (*self.task_sampler.key(job), number)
         play = partial(one._episode, env, episode.task, None, key, job.lineups[number])
         (replay,) = await self._tried(env.retries, play)
         replay.id, replay.replayed = f"{episode.id}{REPLAY}{script.number}", mark

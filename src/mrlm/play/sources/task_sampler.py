@@ -100,7 +100,7 @@ class TaskSampler:
         self.taken: dict[str, int] = {env.name: 0 for env in self.environments}
         """Environment -> number of its tasks that were sampled."""
 
-    def deal(self) -> tuple[EnvironmentSpec, int]:
+    def draw(self) -> tuple[EnvironmentSpec, int]:
         """The environment that is furthest behind its share, and the number of its next task."""
         total = sum(self.taken.values()) + 1
         weights = sum(env.weight for env in self.environments)
