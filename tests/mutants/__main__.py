@@ -161,8 +161,7 @@ def _recorded(tests: Path) -> bool:
     return record.exists() and record.stat().st_mtime > tests.stat().st_mtime
 
 
-def main() -> None:
-    """See the top of the file."""
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=120, help="how many; 0 is all")
     parser.add_argument("--seed", type=int, default=0)
@@ -188,21 +187,26 @@ def main() -> None:
         "--quick", action="store_true", help="do not try survivors again with many more tests"
     )
     parser.add_argument("--at-least", type=float, default=0.95)
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """See the top of the file."""
+    options = _arguments()
     folders = [ROOT / "tests" / kind for kind in KINDS]
     every_file = sorted(str(path) for folder in folders for path in folder.rglob("test_*.py"))
-    files = given.tests or every_file
-    wanted = [each for each in files if given.record or not _recorded(Path(each))]
-    record(wanted, given.jobs)
+    files = options.tests or every_file
+    wanted = [each for each in files if options.record or not _recorded(Path(each))]
+    record(wanted, options.jobs)
     reached_by = Reached.read([Path(each).stem for each in files])
     lines = reached_by.lines
-    every = candidates(given.rooms)
+    every = candidates(options.rooms)
     reached = [each for each in every if lines.get(each.file, {}).get(each.line)]
     print(f"{len(every)} mutants, {len(reached)} of them on lines that a test reaches", flush=True)
-    random.Random(given.seed).shuffle(reached)
-    sample = reached[: given.count] if given.count else reached
-    if given.again:
-        listed = set(given.again.read_text(encoding="utf-8").splitlines())
+    random.Random(options.seed).shuffle(reached)
+    sample = reached[: options.count] if options.count else reached
+    if options.again:
+        listed = set(options.again.read_text(encoding="utf-8").splitlines())
         sample = [each for each in every if each.key in listed]
 
     imported = {file: at_import(file) for file in {mutant.file for mutant in sample}}
@@ -212,21 +216,21 @@ def main() -> None:
         found = here.get(mutant.line, [])
         if mutant.line in imported[mutant.file]:
             found = list(dict.fromkeys(test for tests in here.values() for test in tests))
-        seconds = given.seconds * (WIDER if many else 1.0)
+        seconds = options.seconds * (WIDER if many else 1.0)
         chosen = chosen_tests(found, reached_by, seconds)[: None if many else MOST_TESTS]
         folder = mutant.file.partition("/")[0] + "/"
         named = [*chosen, *SETTINGS.get(folder, [])]
         return named, sum(reached_by.seconds.get(test, 1.0) for test in named)
 
     trees: SimpleQueue[Path] = SimpleQueue()
-    for tree in copies(given.jobs):
+    for tree in copies(options.jobs):
         trees.put(tree)
 
     def tried(mutant: Mutant) -> bool:
         """Whether it survives a few tests, and then many."""
         tree = trees.get()
         try:
-            ways = (False,) if given.quick else (False, True)
+            ways = (False,) if options.quick else (False, True)
             found = [tests(mutant, many) for many in ways]
             survived = all(survives(mutant, *each, tree) for each in found)
         finally:
@@ -235,13 +239,13 @@ def main() -> None:
             print(f"survived  {mutant}  ({len(found[-1][0])} tests)", flush=True)
         return survived
 
-    with ThreadPoolExecutor(given.jobs) as pool:
+    with ThreadPoolExecutor(options.jobs) as pool:
         outcomes = list(pool.map(tried, sample))
     survivors = [mutant for mutant, lived in zip(sample, outcomes, strict=True) if lived]
     SURVIVORS.write_text("\n".join(each.key for each in survivors) + "\n", encoding="utf-8")
     share = 1 - len(survivors) / max(1, len(sample))
     print(f"{len(sample)} mutants, {len(sample) - len(survivors)} noticed ({share:.1%})")
-    raise SystemExit(share < given.at_least)
+    raise SystemExit(share < options.at_least)
 
 
 if __name__ == "__main__":
