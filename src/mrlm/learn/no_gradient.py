@@ -92,11 +92,12 @@ def _slopes(
         slopes = torch.autograd.grad(loss.total, inputs, allow_unused=True)
         logprobs = leaves[0]
         assert logprobs is not None
-        certain = (logprobs.detach().exp() >= 1) & (slopes[1] is None)
+        certain = logprobs.detach().exp() >= 1
         for index, slope in enumerate(slopes):
             if slope is not None:
                 slope = slope if slope.dim() == 1 else slope.abs().amax(-1)
-                slope = slope.masked_fill(certain, 0.0) if index == 0 else slope
+                if index == 0 and slopes[1] is None:
+                    slope = slope.masked_fill(certain, 0.0)
                 for prefix, value in zip(_prefixes(batch), slope.tolist(), strict=True):
                     slopes_at[index, prefix] += [value] * (value != 0)
     return slopes_at
