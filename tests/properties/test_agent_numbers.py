@@ -78,14 +78,14 @@ def test_weighted_by_tokens_they_are_the_policys_own(
             continue
         totals: dict[str, float] = {}
         weights: dict[str, float] = {}
-        for (name, agent), number in table.items():
-            agents |= {agent} if name == "entropy" else set()
+        for (column, agent), number in table.items():
+            agents |= {agent} if column == "entropy" else set()
             if isinstance(number, Sum):
-                totals[name] = totals.get(name, 0.0) + number.value
-            elif isinstance(number, Mean) and name != MISMATCH:
-                totals[name] = totals.get(name, 0.0) + number.total
-                weights[name] = weights.get(name, 0.0) + number.weight
-                assert found.agents[name, agent].value * number.weight == pytest.approx(
+                totals[column] = totals.get(column, 0.0) + number.value
+            elif isinstance(number, Mean) and column != MISMATCH:
+                totals[column] = totals.get(column, 0.0) + number.total
+                weights[column] = weights.get(column, 0.0) + number.weight
+                assert found.agents[column, agent].value * number.weight == pytest.approx(
                     number.total
                 )
         assert totals.pop("loss") / count == pytest.approx(metrics["loss"], rel=1e-4, abs=1e-6)

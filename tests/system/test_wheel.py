@@ -71,7 +71,9 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     called([*build, "-t", "sdist"], ROOT, PYTHONPATH=imports)
     (sdist,) = folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # from 3.11.4 on
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(folder)
     called([*build, "-t", "wheel"], folder / f"mrlm-{__version__}", PYTHONPATH=imports)
     (wheel,) = folder.glob("*.whl")
     return {"sdist": sdist, "wheel": wheel}

@@ -68,7 +68,7 @@ def _slopes(
     policy: Policy, samples: Sequence[Sample], algorithm: Algorithm, max_tokens: int
 ) -> dict[tuple[int, int], list[float]]:
     """The slopes of the loss at the outputs of the policy that are not 0: kind of output and
-    `_prefixes` -> those of all tokens that are equal up to there."""
+    `_prefixes` -> those of all tokens at which it is a function of the same tokens."""
     totals = Totals.of(samples)
     slopes_at: dict[tuple[int, int], list[float]] = defaultdict(list)
     for micro in split(samples, max_tokens, packed=policy.packed):
@@ -98,20 +98,23 @@ def _slopes(
                 slope = slope if slope.dim() == 1 else slope.abs().amax(-1)
                 if index == 0 and slopes[1] is None:
                     slope = slope.masked_fill(certain, 0.0)
-                for prefix, value in zip(_prefixes(batch), slope.tolist(), strict=True):
+                contexts = _prefixes(batch, last=index == 0)
+                for prefix, value in zip(contexts, slope.tolist(), strict=True):
                     slopes_at[index, prefix] += [value] * (value != 0)
     return slopes_at
 
 
-def _prefixes(batch: Batch) -> Iterator[int]:
-    """A number of each trained token, equal where the tokens up to it are."""
+def _prefixes(batch: Batch, last: bool) -> Iterator[int]:
+    """A number of each trained token, equal where the tokens before it are, and with `last` it too:
+    entropies, values and states are functions of the tokens before."""
     for sample in batch.samples:
-        hashes, last = [], 0
+        hashes = [0]
         for token in sample.ids:
-            hashes.append(last := hash((last, token)))
+            hashes.append(hash((hashes[-1], token)))
         for turn, start in zip(sample.turns, sample.starts, strict=True):
             temperature = turn.sampling.temperature
-            for value in hashes[start : start + len(turn.completion_ids)]:
+            first = start + last
+            for value in hashes[first : first + len(turn.completion_ids)]:
                 yield hash((value, temperature))
 
 

@@ -206,6 +206,30 @@ def test_slopes_of_equal_siblings_cancel_which_is_no_error(
         check([8, 9], [8, 10], [8, 9], [8, 11])
 
 
+def test_slopes_of_values_at_one_state_cancel_whatever_is_written_there() -> None:
+    """A value is a function of the tokens before its own; two returns about it pull both ways."""
+    model, tokenizer = parts()
+    policy = Policy("first", model, tokenizer)
+    policy.add_value_head()
+
+    def check(*states: list[int]) -> None:
+        turns = [
+            Turn("a", "first", ids, [token], [-0.1], advantages=0.0)
+            for ids, token in zip(states, (8, 9), strict=True)
+        ]
+        samples = [merge([turn], rollout=number)[0] for number, turn in enumerate(turns)]
+        with policy.scoring():
+            outputs = policy.forward(pack(samples))
+        for turn, sign in zip(turns, (1.0, -1.0), strict=True):
+            turn.values = outputs.values.tolist()[:1]
+            turn.returns = [turn.values[0] + sign]
+        check_gradient(policy, samples, mrlm.PPO(vf_coef=0.5), max_tokens=1000)
+
+    check([5, 6, 7], [5, 6, 7])
+    with pytest.raises(TrainingError, match=r"a slope at 2 of 2 tokens"):
+        check([5, 6, 7], [5, 7, 6])
+
+
 def test_own_loops_find_a_gradient_of_exactly_0() -> None:
     model, tokenizer = parts()
     rollout = mrlm.Rollout().add_messages(
