@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from mrlm.core.statistics import mean_interval
 
 CONFIG: dict[str, Any] = {
     "experiment_name": "resumed",
@@ -41,8 +42,8 @@ def gain(history: list[dict[str, Any]]) -> float:
 
 
 def lower_bound(gains: list[float]) -> float:
-    """Lower 95 % bound of the mean of three gains."""
-    return float(np.mean(gains) - 4.303 * np.std(gains, ddof=1) / math.sqrt(len(gains)))
+    """Lower 95 % bound of the mean over seeds."""
+    return mean_interval(gains)[1]
 
 
 def state_of(folder: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from logged_rows import gain, lower_bound
+from logged_rows import lower_bound
 from mrlm import load_config, run_experiment
 from places import ROOT
 
@@ -13,26 +13,20 @@ ALONE = [
     "training.report_to=none",
     "stages.0.evaluation.every=null",
     "stages.1.policies={player: {}}",
-    "stages.1.training.num_iterations=20",
+    "stages.1.training.num_iterations=40",
     "stages.1.training.batch_size=12",
-    "stages.1.evaluation.every=20",
+    "stages.1.evaluation.every=40",
 ]
 
 
 @pytest.mark.slow
 def test_an_agent_learns_to_find_ways(tmp_path: Path) -> None:
-    """Lower 95 % bound of what AT-GRPO gains over three seeds is above 0, on grids of training; on
-    the few that are held out, the mean gain is."""
+    """Lower 95 % bound of what AT-GRPO gains on held-out grids over six seeds is above 0."""
     gains: list[float] = []
-    held_out: list[float] = []
-    for seed in range(3):
+    for seed in range(6):
         settings = [*ALONE, f"training.seed={seed}", f"output_dir={tmp_path / str(seed)}"]
         config = load_config(ROOT / "configs" / "plan_path.yaml", settings)
         rows = [row for row in run_experiment(config).history if row["stage"] == 1]
-        values = [
-            row["eval/reward/mean"] for row in rows if row.get("eval/reward/mean") is not None
-        ]
-        gains.append(gain(rows))
-        held_out.append(values[-1] - values[0])
+        before, after = (row["eval/reward/mean"] for row in rows if "eval/reward/mean" in row)
+        gains.append(after - before)
     assert lower_bound(gains) > 0, gains
-    assert sum(held_out) > 0, held_out

@@ -5,6 +5,7 @@ that tries our half, not the isolation, which only a real engine can show (the t
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -106,8 +107,15 @@ def whoever_is_there_already() -> None:
 
 
 def below() -> set[int]:
-    found = psutil.Process().children(recursive=True)
-    return {child.pid for child in found if child.status() != "zombie"} - _there
+    """Processes below this one that have not ended."""
+    children = psutil.Process().children(recursive=True)
+    return {child.pid for child in children if _runs(child)} - _there
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 # -- what is asked ---------------------------------------------------------------------------------

@@ -148,7 +148,8 @@ def test_several_processes_train_together(
 ) -> None:
     """Started by torchrun with either strategy, two processes come to the numbers of one. What
     Adam makes of rounding grows from step to step, so weights are compared after the first stage
-    and losses up to the first step of the second."""
+    and losses up to the first step of the second; the largest ratio of its four optimiser steps is
+    compared less closely."""
     monkeypatch.syspath_prepend(str(FOLDER))
     one = tmp_path / "one"
     one.mkdir()
@@ -166,6 +167,7 @@ def test_several_processes_train_together(
         assert max(first.values()) < 1e-5, (strategy, first)
         numbers = {name: gap for name, gap in second.items() if not name.startswith("final/")}
         assert {"loss", "reward/mean", "value_loss", "grad_norm"} <= numbers.keys()
+        assert numbers.pop("ratio_max") < 1e-2, strategy
         assert max(numbers.values()) < 1e-3, (strategy, numbers)
 
 
