@@ -21,7 +21,7 @@ from openai import AsyncOpenAI
 import mrlm
 from mrlm.core.statistics import share_interval
 from mrlm.environments.app import AppEnvironment
-from mrlm.environments.code.answers import extract_code
+from mrlm.environments.programs.code.answers import extract_code
 from mrlm.sandbox import Limits, open_sandbox
 
 CODE = "Complete this function. Answer with the code only.\n```python\n{prompt}\n```"

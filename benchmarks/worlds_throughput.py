@@ -32,7 +32,7 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.tiny_model import default_model
 from mrlm.core.types import SamplingParams
 from mrlm.engines.scripted import ScriptedEngine
-from mrlm.environments.shared.wrapped import made
+from mrlm.environments.wrappers.wrapped import made
 from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import Request
 from mrlm.play.sources.play import Play

@@ -12,7 +12,7 @@ import json
 
 import mrlm
 from mrlm import PPOTrainer, SFTTrainer
-from mrlm.environments.code import CodeExecutionEnvironment
+from mrlm.environments.programs.code import CodeExecutionEnvironment
 
 PAIRS = [(5, 3), (2, 9), (7, 4)]
 ROWS = [

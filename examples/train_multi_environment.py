@@ -10,8 +10,8 @@ import argparse
 
 import mrlm
 from mrlm import PPOTrainer, SFTTrainer
-from mrlm.environments.code import CodeExecutionEnvironment
 from mrlm.environments.math import MathReasoningEnvironment
+from mrlm.environments.programs.code import CodeExecutionEnvironment
 from mrlm.environments.tools import ToolRegistry, ToolUseEnvironment
 
 PRICES = {"ink": 48, "pen": 12, "cup": 35, "hat": 70}

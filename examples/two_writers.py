@@ -10,7 +10,7 @@ import argparse
 
 import mrlm
 from mrlm import MAGRPOTrainer, SFTTrainer
-from mrlm.environments.writing import WritingEnvironment
+from mrlm.environments.texts.writing import WritingEnvironment
 
 POSTS = [
     {

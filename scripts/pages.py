@@ -20,7 +20,7 @@ from benchmarks.learning.families import FAMILIES
 from mrlm.cli.recipe import RECIPES, names, scales
 from mrlm.core import registry
 from mrlm.core.environment import Environment
-from mrlm.environments.shared.wrapped import Wrapped
+from mrlm.environments.wrappers.wrapped import Wrapped
 from mrlm.tracking import metric_table
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -7,7 +7,7 @@ import zlib
 from benchmarks.doctor.onset import ONSET
 from mrlm.core.environment import Split
 from mrlm.core.types import Message, Reward, StepResult, Task
-from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.environments.games.matrix import MatrixEnvironment
 from mrlm.environments.relay import RelayEnvironment
 
 STYLE = 3.0

@@ -116,7 +116,7 @@ def half_right() -> Any:
 
 def every_action(world: dict[str, Any]) -> list[dict[str, str]]:
     """A row for every action of every agent."""
-    from mrlm.environments.matrix import MatrixEnvironment
+    from mrlm.environments.games.matrix import MatrixEnvironment
 
     made = MatrixEnvironment(**{key: value for key, value in world.items() if key != "env_type"})
     return [

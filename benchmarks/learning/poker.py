@@ -26,9 +26,9 @@ from benchmarks.report import machine  # noqa: E402
 from mrlm import Callback, load_config, run_experiment  # noqa: E402
 from mrlm.config.normalize import merge  # noqa: E402
 from mrlm.core.statistics import mean_interval  # noqa: E402
-from mrlm.environments.kuhn_poker import KUHN, KuhnPokerEnvironment  # noqa: E402
-from mrlm.environments.shared.poker import read_policy  # noqa: E402
-from mrlm.environments.shared.zero_sum import exploitability  # noqa: E402
+from mrlm.environments.poker.hands import read_policy  # noqa: E402
+from mrlm.environments.poker.kuhn_poker import KUHN, KuhnPokerEnvironment  # noqa: E402
+from mrlm.environments.poker.zero_sum import exploitability  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "configs" / "self_play_poker.yaml"

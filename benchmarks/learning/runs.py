@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.learning.models import taught
 from benchmarks.learning.table import GAMES, TABLE, Entry
-from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.environments.games.matrix import MatrixEnvironment
 
 if TYPE_CHECKING:
     from mrlm import ExperimentConfig

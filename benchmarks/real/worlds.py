@@ -10,8 +10,8 @@ from typing import Any
 from mrlm.core.environment import Environment, Split
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import read_rows
-from mrlm.environments.code import CodeExecutionEnvironment
 from mrlm.environments.math import MathReasoningEnvironment
+from mrlm.environments.programs.code import CodeExecutionEnvironment
 
 WRITTEN = """\
 cat: It purrs and chases mice; dog: It barks at strangers; cow: It says moo;

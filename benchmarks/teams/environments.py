@@ -10,8 +10,8 @@ from typing import Literal
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments.centralised import CentralisedEnvironment
 from mrlm.environments.shared.rows import RowTasks
+from mrlm.environments.wrappers.centralised import CentralisedEnvironment
 
 CASES = 3
 """Values that a part can have, and letters to answer with."""

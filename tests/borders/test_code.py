@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mrlm.core.types import Message, Role
-from mrlm.environments.class_completion import ClassCompletionEnvironment
-from mrlm.environments.code import CodeExecutionEnvironment
-from mrlm.environments.code.answers import extract_code
+from mrlm.environments.programs.class_completion import ClassCompletionEnvironment
+from mrlm.environments.programs.code import CodeExecutionEnvironment
+from mrlm.environments.programs.code.answers import extract_code
 from mrlm.play.proof import proved
 from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import grade_asserts, grade_class, grade_programs

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mrlm.environments.debate.llm import LLMJudge
-from mrlm.environments.shared.grading import read
+from mrlm.environments.shared.text_judge import read
 
 TITLE = "Verdicts of judges and scores of reward models"
 JUDGE = "transformers: the tokenizer's pair and the classifier's own forward pass"

@@ -9,10 +9,10 @@ import pytest
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role
-from mrlm.environments.pettingzoo import PettingZooEnvironment
-from mrlm.environments.shared.libraries import Chance
-from mrlm.environments.shared.spaces import Actions
-from mrlm.environments.textarena import TextArenaEnvironment
+from mrlm.environments.connectors.libraries import Chance
+from mrlm.environments.connectors.pettingzoo import PettingZooEnvironment
+from mrlm.environments.connectors.spaces import Actions
+from mrlm.environments.connectors.textarena import TextArenaEnvironment
 
 TITLE = "Games of PettingZoo, Gymnasium and TextArena"
 JUDGE = "pettingzoo, gymnasium and textarena (their own loops)"

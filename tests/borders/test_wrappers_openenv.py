@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mrlm.core.types import Message, Role
-from mrlm.environments.openenv import OpenEnvEnvironment
+from mrlm.environments.connectors.openenv import OpenEnvEnvironment
 
 pytest.importorskip("openenv", reason="the package openenv is not installed")
 import uvicorn

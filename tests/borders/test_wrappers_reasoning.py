@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mrlm.core.types import Message
-from mrlm.environments.reasoning_gym import ReasoningGymEnvironment, harmless
+from mrlm.environments.connectors.reasoning_gym import ReasoningGymEnvironment, harmless
 
 TITLE = "Questions of reasoning_gym"
 JUDGE = "reasoning_gym (create_dataset and score_answer)"

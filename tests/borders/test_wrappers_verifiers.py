@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mrlm.core.types import Message, Role, Turn
-from mrlm.environments.verifiers import _trace
+from mrlm.environments.connectors.verifiers import _trace
 
 vf = pytest.importorskip("verifiers.v1", reason="the package verifiers is not installed")
 

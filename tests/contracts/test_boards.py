@@ -12,13 +12,13 @@ from mrlm.core import registry
 from mrlm.core.board import CLASSES, TAGS, Html, as_text, board_tree
 from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Role, Task
-from mrlm.environments.contextual_matrix import ContextualMatrixEnvironment
-from mrlm.environments.kuhn_poker import KuhnPokerEnvironment
-from mrlm.environments.matrix import MatrixEnvironment
-from mrlm.environments.negotiation import NegotiationEnvironment
+from mrlm.environments.games.contextual_matrix import ContextualMatrixEnvironment
+from mrlm.environments.games.matrix import MatrixEnvironment
+from mrlm.environments.games.negotiation import NegotiationEnvironment
+from mrlm.environments.games.signalling import SignallingEnvironment
+from mrlm.environments.games.twenty_questions import TwentyQuestionsEnvironment
+from mrlm.environments.poker.kuhn_poker import KuhnPokerEnvironment
 from mrlm.environments.relay import RelayEnvironment
-from mrlm.environments.signalling import SignallingEnvironment
-from mrlm.environments.twenty_questions import TwentyQuestionsEnvironment
 from mrlm.viewer.export import STATIC
 
 QUIET = {"reward", "world_model"}

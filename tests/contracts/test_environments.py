@@ -1,5 +1,6 @@
 """Every environment keeps the contract: seeded, held out, won by its expert and by nobody lazy."""
 
+import importlib
 import itertools
 from typing import Any
 
@@ -10,10 +11,10 @@ from mrlm.core import registry
 from mrlm.core.environment import SingleAgentEnvironment, check_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, StepResult, Task
-from mrlm.environments.length import LengthEnvironment
-from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.environments.games.matrix import MatrixEnvironment
 from mrlm.environments.qa import QASolverEnv
 from mrlm.environments.relay import RelayEnvironment
+from mrlm.environments.texts.length import LengthEnvironment
 
 BEST = {
     "code": 2.0,
@@ -51,6 +52,17 @@ deals; a few states or contexts; or, in tic-tac-toe, as long as no openings are 
 
 def test_the_worlds_that_are_promised_exist() -> None:
     assert {"code", "math", "reward", "qa", "relay", "length", "matrix"} <= set(ALL)
+
+
+def test_modules_are_found_under_their_names_before_families() -> None:
+    names = [(name, registry.module_of("environments", name)) for name in ALL]
+    inner = [("code.answers", "mrlm.environments.programs.code.answers")]
+    for before, module in [*names, *inner]:
+        assert importlib.import_module(f"mrlm.environments.{before}").__name__ == module
+        assert vars(importlib.import_module(module))["__spec__"].name == module
+    for unknown in ("nothing", "code.nothing"):
+        with pytest.raises(ModuleNotFoundError, match="nothing"):
+            importlib.import_module(f"mrlm.environments.{unknown}")
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -297,7 +297,7 @@ def test_the_root_holds_few_files() -> None:
         ("build/run.py", "from mrlm.algorithms.ppo import PPO"),
         ("cli/__init__.py", "from mrlm.environments.math import world"),
         ("environments/math/environment.py", "from mrlm.workflows.turns import Turns"),
-        ("environments/code.py", "from mrlm.learn import ops"),
+        ("environments/programs/code.py", "from mrlm.learn import ops"),
         ("workflows/turns.py", "from mrlm.train import Run"),
         ("trackers/wandb.py", "from mrlm.train import Run"),
         ("algorithms/grpo.py", "from mrlm import Trainer"),

@@ -11,7 +11,7 @@ from logged import ROWS, missing_tests, names, unknown, unwritten
 from mrlm import C3Trainer, GRPOTrainer
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import Rollout, Task, Turn
-from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.environments.games.matrix import MatrixEnvironment
 from mrlm.learn.credit.groups import sibling_metrics
 from mrlm.learn.ops import approx_kl
 from mrlm.tracking.metric_table import described, metric

@@ -33,9 +33,9 @@ from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment
 from mrlm.core.errors import MRLMError
 from mrlm.core.matters import RunFacts, conditions, judged
-from mrlm.environments.class_completion.generator import row as class_row
+from mrlm.environments.games.matrix import MatrixEnvironment
 from mrlm.environments.math.generator import MathProblemGenerator
-from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.environments.programs.class_completion.generator import row as class_row
 from mrlm.environments.qa import QASolverEnv
 from mrlm.environments.tools import ToolRegistry
 

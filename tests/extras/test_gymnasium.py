@@ -8,7 +8,7 @@ from worlds import can_be_forked, keeps_the_contract, played, trains
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
-from mrlm.environments.gymnasium import GymnasiumEnvironment
+from mrlm.environments.connectors.gymnasium import GymnasiumEnvironment
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs the extra gymnasium: make test-extras")
 LAKE: dict[str, Any] = {"id": "FrozenLake-v1", "options": {"is_slippery": False}}

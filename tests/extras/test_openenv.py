@@ -13,7 +13,7 @@ from worlds import can_be_forked, keeps_the_contract, played, trains
 
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message
-from mrlm.environments.openenv import OpenEnvEnvironment
+from mrlm.environments.connectors.openenv import OpenEnvEnvironment
 from places import free_port
 
 pytest.importorskip("openenv", reason="needs the extra openenv: make test-extras")

@@ -8,7 +8,7 @@ from worlds import can_be_forked, keeps_the_contract, played, trains
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
-from mrlm.environments.pettingzoo import PettingZooEnvironment
+from mrlm.environments.connectors.pettingzoo import PettingZooEnvironment
 
 pytest.importorskip("pettingzoo", reason="needs the extra pettingzoo: make test-extras")
 GAMES = [

@@ -9,7 +9,7 @@ from worlds import can_be_forked, keeps_the_contract, played, trains
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
-from mrlm.environments.reasoning_gym import ReasoningGymEnvironment, _library
+from mrlm.environments.connectors.reasoning_gym import ReasoningGymEnvironment, _library
 
 reasoning_gym = pytest.importorskip(
     "reasoning_gym", reason="needs the extra reasoning_gym: make test-extras"

@@ -8,7 +8,7 @@ from worlds import can_be_forked, keeps_the_contract, played, trains
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
-from mrlm.environments.textarena import TextArenaEnvironment
+from mrlm.environments.connectors.textarena import TextArenaEnvironment
 
 pytest.importorskip("textarena", reason="needs the extra textarena: make test-extras")
 GAMES = {

@@ -8,7 +8,7 @@ from worlds import HOSTILE, keeps_the_contract, trains
 
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message, Role
-from mrlm.environments.verifiers import VerifiersEnvironment
+from mrlm.environments.connectors.verifiers import VerifiersEnvironment
 from other_sources import assert_parts_are_named
 
 pytest.importorskip("verifiers", reason="needs the extra verifiers: make test-extras")

@@ -11,7 +11,7 @@ from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.core.episodes import Group
 from mrlm.core.types import Message, Reward, StepResult
 from mrlm.engines.lean import PLUGIN as LEAN
-from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.environments.games.matrix import MatrixEnvironment
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.learn.policy.policy import Policy
 

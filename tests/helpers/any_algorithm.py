@@ -13,7 +13,7 @@ from mrlm import Callback, Message
 from mrlm.build.environments import environment_factory
 from mrlm.config.play_sections import EnvironmentConfig
 from mrlm.core.types import Reward, StepResult
-from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.environments.games.matrix import MatrixEnvironment
 from watched_runs import weights
 
 LEARNING = {"training.batch_size", "training.learning_rate", "training.critic_learning_rate"}

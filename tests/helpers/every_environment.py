@@ -10,7 +10,7 @@ from typing import Any
 from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment
 from mrlm.core.types import Message, Role, StepResult, Task
-from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.environments.games.matrix import MatrixEnvironment
 from mrlm.environments.qa import QASolverEnv
 from places import TESTS
 

@@ -21,7 +21,7 @@ from mrlm.core.types import (
     Task,
     Turn,
 )
-from mrlm.environments.length import LengthEnvironment
+from mrlm.environments.texts.length import LengthEnvironment
 from mrlm.learn.data.batch import Batch, Outputs, Sample, merge, pack
 from mrlm.learn.fast.lm_head import Distributions
 

@@ -13,8 +13,8 @@ from logged_rows import lower_bound
 from mrlm import Callback, load_config, run_experiment
 from mrlm.core.statistics import mean_interval
 from mrlm.core.types import Message
-from mrlm.environments.leduc import LeducEnvironment, leduc_exploitability
-from mrlm.environments.shared.poker import read_policy
+from mrlm.environments.poker.hands import read_policy
+from mrlm.environments.poker.leduc import LeducEnvironment, leduc_exploitability
 from places import ROOT
 
 QUIET = ["training.report_to=none", "training.threads=1"]

@@ -20,7 +20,7 @@ from mrlm.build.run import build
 from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
-from mrlm.environments.shared.wrapped import Wrapped
+from mrlm.environments.wrappers.wrapped import Wrapped
 from mrlm.runs import run_to_end
 
 pytestmark = pytest.mark.system

@@ -11,7 +11,9 @@ from benchmarks.learning.answers import answer_logprobs
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, SamplingParams, Task
 from mrlm.engines.hf import HFEngine
-from mrlm.environments.kuhn_poker import (
+from mrlm.environments.poker import zero_sum
+from mrlm.environments.poker.hands import conversations, played_policy, read_policy
+from mrlm.environments.poker.kuhn_poker import (
     DEALS,
     KUHN,
     SEEN,
@@ -22,8 +24,6 @@ from mrlm.environments.kuhn_poker import (
     exploitability,
     policy_of,
 )
-from mrlm.environments.shared import zero_sum
-from mrlm.environments.shared.poker import conversations, played_policy, read_policy
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 from scripted_play import play

@@ -8,16 +8,18 @@ import pytest
 
 from mrlm.core.thoughts import without_thoughts
 from mrlm.core.tool_calls import answer_in, calls_in
-from mrlm.environments.code.answers import extract_code, refusal
 from mrlm.environments.debate.llm import LLMJudge
 from mrlm.environments.debate.topics import Topic, only_answer
 from mrlm.environments.math.environment import shows_working
 from mrlm.environments.math.reading import before_answer, gold_of, problem_of, stated
 from mrlm.environments.math.verifier import verify
+from mrlm.environments.programs.code.answers import extract_code, refusal
+from mrlm.environments.puzzles import grids
 from mrlm.environments.qa import problem_of as problem_of_qa
 from mrlm.environments.search_qa import environment as search_qa
-from mrlm.environments.shared import grading, grids, routing, text
-from mrlm.environments.writing import words
+from mrlm.environments.search_qa import routing
+from mrlm.environments.shared import short_answers, text_judge
+from mrlm.environments.texts.writing import words
 from mrlm.serving.policies import openai_fields
 from mrlm.workflows.majority_vote import MajorityVote
 from mrlm.workflows.router import names_in
@@ -35,11 +37,15 @@ READERS: dict[str, Callable[[str], Any]] = {
     "code": lambda t: (extract_code(t), refusal(t)),
     "tools": lambda t: (calls_in(t), answer_in(t)),
     "thoughts": lambda t: (without_thoughts(t), without_thoughts(t, opened=True)),
-    "qa": lambda t: (text.tagged(t), text.exact_match(t, ["a"]), text.f1(t, ["a b"])),
+    "qa": lambda t: (
+        short_answers.tagged(t),
+        short_answers.exact_match(t, ["a"]),
+        short_answers.f1(t, ["a b"]),
+    ),
     "qa, gold": problem_of_qa,
-    "choice": lambda t: text.only_word(t, ["yes", "no"]),
+    "choice": lambda t: short_answers.only_word(t, ["yes", "no"]),
     "search_qa": lambda t: (search_qa._action(t), routing.form(t, None), routing.route(t, ["a"])),
-    "grades": grading.read,
+    "grades": text_judge.read,
     "verdicts": lambda t: [
         LLMJudge("judge", mode=m).read(t, ("pro", "con")) for m in ("scores", "winner")
     ],

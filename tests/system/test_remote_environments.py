@@ -16,7 +16,7 @@ from mrlm.core.board import Html
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role
-from mrlm.environments.kuhn_poker import KuhnPokerEnvironment
+from mrlm.environments.poker.kuhn_poker import KuhnPokerEnvironment
 from mrlm.serving.client.calling import SessionLost
 from mrlm.serving.client.environment import _settled
 from remote_worlds import begun, said, step

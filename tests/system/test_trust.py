@@ -19,7 +19,7 @@ CODE = """\
 import os, pathlib
 pathlib.Path(os.environ["EVIDENCE"]).write_text("it ran")
 from mrlm.algorithms.grpo import GRPO
-from mrlm.environments.matrix import PLUGIN as E
+from mrlm.environments.games.matrix import PLUGIN as E
 """
 YAML = """\
 environments: [{env_type: 'stranger:E', game: xor}]

@@ -5,7 +5,7 @@
 - **Differs** from the authors' code: values per turn (`preset: router_r1`: per token), and text of
   other models is not in the value loss.
 - **Formula** PPO over the router's tokens. The paper's reward is in
-  `environments/shared/routing.py`, for routing environments: -1 for a wrong format, else 0 for a
+  `environments/search_qa/routing.py`, for routing environments: -1 for a wrong format, else 0 for a
   wrong answer, else `(1 - c) outcome + c (1 - x)`, `x` the rank of its cost among the latest costs.
 - **Knobs** plan: `chain` with frozen workers; credit: format before outcome before cost, k1 in the
   reward; baseline: GAE that skips other models' text; critic: `separate`.

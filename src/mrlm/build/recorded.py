@@ -13,7 +13,7 @@ from typing import Any
 from mrlm.build.policies import LiveObjects, PlayPlan, origin_of
 from mrlm.build.quantization import section_of
 from mrlm.build.team_config import workflow_section
-from mrlm.config import EnvironmentConfig, ExperimentConfig
+from mrlm.config import EnvironmentConfig, ExperimentConfig, normalize
 from mrlm.config.comparison import plain
 from mrlm.config.paths import DATA, PROGRAM
 from mrlm.core import registry
@@ -62,7 +62,10 @@ def recorded_config(plan: PlayPlan, folder: Path) -> ExperimentConfig:
         changes["policies"] = policies
     if (kind := section_of(plan).quantization) != config.model.quantization:
         changes["model"] = {"quantization": kind}
-    return config.merged(changes) if changes else config
+    recorded, whole = config.model_copy(), normalize.merge(set_values, changes)
+    for key in changes:
+        setattr(recorded, key, whole[key])
+    return recorded
 
 
 def _model(plan: PlayPlan, name: str) -> dict[str, Any]:

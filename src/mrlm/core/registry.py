@@ -62,7 +62,7 @@ def load(wing: str, name: str) -> Any:
         return _load_reference(name)
     if (wing, name) in REFUSED:
         raise PluginError(f"{wing}: {REFUSED[wing, name]}")
-    module = vars(importlib.import_module(f"mrlm.{wing}.{name}")) if _exists(wing, name) else {}
+    module = vars(importlib.import_module(path)) if (path := module_of(wing, name)) else {}
     if "PLUGIN" not in module:
         raise PluginError(
             f"{unknown(name, names(wing), wing)}; for your own write 'my_package.module:Name'"
@@ -84,8 +84,29 @@ def source_of(plugin: Any) -> str:
 
 
 def files(wing: str) -> dict[str, Path]:
-    """Name -> file of every plug-in of a wing, without importing any."""
-    folder = PACKAGE / wing
+    """Name -> file of every plug-in of a wing, without importing any: its files, its folders, and
+    those of its families, which are folders that are no plug-in themselves."""
+    files = _plugins(PACKAGE / wing)
+    for path in sorted((PACKAGE / wing).glob("*/__init__.py")):
+        if path.parent.name not in files:
+            files |= _plugins(path.parent)
+    return files
+
+
+def module_of(wing: str, name: str) -> str:
+    """The module of a plug-in, without reading other files; empty if there is none."""
+    if name.isidentifier() and not name.startswith("_"):
+        for depth in ("", "*/"):
+            for end in (".py", "/__init__.py"):
+                for path in (PACKAGE / wing).glob(f"{depth}{name}{end}"):
+                    if "PLUGIN" in path.read_text(encoding="utf-8"):
+                        parts = (path.parent / name if end == ".py" else path.parent).parts
+                        return ".".join(("mrlm", *parts[len(PACKAGE.parts) :]))
+    return ""
+
+
+def _plugins(folder: Path) -> dict[str, Path]:
+    """Name -> file of the plug-ins in a folder."""
     files = {path.stem: path for path in folder.glob("*.py")}
     files |= {path.parent.name: path for path in folder.glob("*/__init__.py")}
     return {
@@ -107,12 +128,6 @@ def is_reference(text: str) -> bool:
     """Whether a text is `module:Name`, which `load` would import."""
     module, _, name = text.partition(":")
     return all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
-
-
-def _exists(wing: str, name: str) -> bool:
-    """Whether a wing has a file or folder of this name, which may be a plug-in."""
-    file, folder = PACKAGE / wing / f"{name}.py", PACKAGE / wing / name / "__init__.py"
-    return name.isidentifier() and not name.startswith("_") and (file.exists() or folder.exists())
 
 
 def _load_reference(reference: str) -> Any:

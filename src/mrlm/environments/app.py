@@ -10,8 +10,8 @@ from mrlm.core.environment import Environment, Split, validated_reward
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import JSON, Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
+from mrlm.environments.shared.reward_functions import RewardCalls, user_function
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names
-from mrlm.environments.shared.scoring import RewardCalls, user_function
 from mrlm.sandbox.opening import FIX, open_sandbox
 from mrlm.sandbox.types import SandboxUnavailableError
 

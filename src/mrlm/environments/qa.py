@@ -12,7 +12,7 @@ from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
-from mrlm.environments.shared.text import exact_match, f1, tagged
+from mrlm.environments.shared.short_answers import exact_match, f1, tagged
 
 SYSTEM_PROMPT = "Answer the question in as few words as possible."
 ANSWERS = ("answer", "answers", "golden_answers")

@@ -13,9 +13,14 @@ from mrlm.core.prompt_template import PromptTemplate, by_agent
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, row_messages
+from mrlm.environments.shared.reward_functions import (
+    JointSample,
+    RewardCalls,
+    Scorers,
+    user_function,
+)
+from mrlm.environments.shared.reward_functions import RewardProcessors as RewardProcessors
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, whole_number
-from mrlm.environments.shared.scoring import JointSample, RewardCalls, Scorers, user_function
-from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessors
 from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
 
 Formatter = Callable[..., Any]

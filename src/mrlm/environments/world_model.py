@@ -14,8 +14,8 @@ from mrlm.core.sampling import SamplingParams, takes_sampling
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
+from mrlm.environments.shared.reward_functions import JointSample, Scorers, user_function
 from mrlm.environments.shared.rows import RowTable, RowTasks, agent_names, others, whole_number
-from mrlm.environments.shared.scoring import JointSample, Scorers, user_function
 
 
 class WorldModelEnvironment(RowTasks, Environment):

@@ -13,7 +13,7 @@ from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.records import episode_of, episode_record
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task, Turn
-from mrlm.environments.length import LengthEnvironment
+from mrlm.environments.texts.length import LengthEnvironment
 from mrlm.learn.credit.user_rollouts import RolloutReader
 from mrlm.play.sources.rows import Grouping
 from mrlm.serving.protocol.codec import reward_of, to_reward

@@ -18,13 +18,13 @@ from mrlm.core.types import Message
 from mrlm.data.presets import PRESETS
 from mrlm.data.sources import split_files
 from mrlm.data.tasks import Reading, read_rows
-from mrlm.environments.class_completion import PLUGIN as CLASSES
-from mrlm.environments.code import PLUGIN as CODE
-from mrlm.environments.code_collaboration import PLUGIN as TOGETHER
 from mrlm.environments.math import PLUGIN as MATH
+from mrlm.environments.programs.class_completion import PLUGIN as CLASSES
+from mrlm.environments.programs.code import PLUGIN as CODE
+from mrlm.environments.programs.code_collaboration import PLUGIN as TOGETHER
 from mrlm.environments.qa import PLUGIN as QA
 from mrlm.environments.reward import PLUGIN as REWARD
-from mrlm.environments.writing import PLUGIN as WRITING
+from mrlm.environments.texts.writing import PLUGIN as WRITING
 
 Raw = dict[str, Any]
 

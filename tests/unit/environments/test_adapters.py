@@ -11,10 +11,10 @@ import pytest
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message
-from mrlm.environments.reasoning_gym import is_literal, is_mathematics, stated
+from mrlm.environments.connectors.libraries import Chance, finite, said
+from mrlm.environments.connectors.reasoning_gym import is_literal, is_mathematics, stated
+from mrlm.environments.connectors.spaces import Actions, legal_in, shown
 from mrlm.environments.shared.child_process import ChildProcess, TooLate, answering
-from mrlm.environments.shared.libraries import Chance, finite, said
-from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 NEEDS: dict[str, dict[str, Any]] = {
     "reasoning_gym": {"dataset": "chain_sum"},

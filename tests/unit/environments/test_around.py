@@ -10,11 +10,11 @@ from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
-from mrlm.environments.centralised import CentralisedEnvironment
-from mrlm.environments.difference import DifferenceEnvironment
-from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.environments.games.matrix import MatrixEnvironment
 from mrlm.environments.relay import RelayEnvironment
-from mrlm.environments.rescored import RescoredEnvironment
+from mrlm.environments.wrappers.centralised import CentralisedEnvironment
+from mrlm.environments.wrappers.difference import DifferenceEnvironment
+from mrlm.environments.wrappers.rescored import RescoredEnvironment
 
 
 def step(world: Any, **said: str) -> StepResult:

@@ -8,9 +8,9 @@ import pytest
 from mrlm.core.errors import ConfigError, DataError, EpisodeError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, StepResult
-from mrlm.environments.class_completion import ClassCompletionEnvironment
-from mrlm.environments.class_completion.generator import PLANS
-from mrlm.environments.class_completion.generator import row as generated
+from mrlm.environments.programs.class_completion import ClassCompletionEnvironment
+from mrlm.environments.programs.class_completion.generator import PLANS
+from mrlm.environments.programs.class_completion.generator import row as generated
 from mrlm.sandbox.grading import grade_class
 from mrlm.sandbox.types import Limits, Sandbox
 

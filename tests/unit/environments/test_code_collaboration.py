@@ -8,10 +8,10 @@ import pytest
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, StepResult, Task
-from mrlm.environments.code.formats import PROBLEM
-from mrlm.environments.code.problems import CodeProblem
-from mrlm.environments.code_collaboration import CodeCollaborationEnvironment
-from mrlm.environments.code_collaboration.structure import binds, function, is_thin, parsed
+from mrlm.environments.programs.code.formats import PROBLEM
+from mrlm.environments.programs.code.problems import CodeProblem
+from mrlm.environments.programs.code_collaboration import CodeCollaborationEnvironment
+from mrlm.environments.programs.code_collaboration.structure import binds, function, is_thin, parsed
 from mrlm.sandbox.types import Sandbox
 
 TOTAL = CodeProblem(

@@ -15,17 +15,17 @@ from mrlm.config import load_config
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, StepResult, Task
-from mrlm.environments.code import (
+from mrlm.environments.programs.code import (
     CodeExecutionEnvironment,
     CodeProblem,
     CodeProblemGenerator,
     extract_code,
 )
-from mrlm.environments.code.answers import fenced, refusal
-from mrlm.environments.code.families import FAMILIES
-from mrlm.environments.code.formats import PROBLEM, converted
-from mrlm.environments.code.scoring import feedback, worth
-from mrlm.environments.code.templates import Drawn, ProgramTemplate, compiled
+from mrlm.environments.programs.code.answers import fenced, refusal
+from mrlm.environments.programs.code.families import FAMILIES
+from mrlm.environments.programs.code.formats import PROBLEM, converted
+from mrlm.environments.programs.code.scoring import feedback, worth
+from mrlm.environments.programs.code.templates import Drawn, ProgramTemplate, compiled
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Sandbox, SandboxError
 from places import ROOT
@@ -113,7 +113,7 @@ CHEATS = {
     "        f = f.f_back\n    return 0",
     "writes to every file": "import os\nfor fd in range(1, 40):\n    try: os.write(fd, b'passed')\n"
     "    except OSError: pass\ndef add(a, b):\n    return 0",
-    "the library itself": "from mrlm.environments.code.families import FAMILIES\n"
+    "the library itself": "from mrlm.environments.programs.code.families import FAMILIES\n"
     "def add(a, b):\n    return a + b",
     "a generator": "def add(a, b):\n    while True: yield a + b",
     "one right answer": "def add(a, b):\n    return 778",

@@ -10,7 +10,7 @@ from game_players import expert, played, says, script
 from mrlm.core.board import as_text
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
-from mrlm.environments.connect_four import (
+from mrlm.environments.games.connect_four import (
     LEVELS,
     ConnectFourEnvironment,
     Solver,
@@ -19,7 +19,7 @@ from mrlm.environments.connect_four import (
     mirrored,
     openings,
 )
-from mrlm.environments.shared.lines import FREE, placed, turn_of, winner_of
+from mrlm.environments.games.lines import FREE, placed, turn_of, winner_of
 
 
 def empty(level: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Reward, Task
-from mrlm.environments.contextual_matrix import PARTS, ContextualMatrixEnvironment
+from mrlm.environments.games.contextual_matrix import PARTS, ContextualMatrixEnvironment
 
 
 def played(world: ContextualMatrixEnvironment, context: Any, *texts: str) -> dict[str, Reward]:

@@ -11,13 +11,10 @@ from game_players import Speaks, expert, played, says, script
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
-from mrlm.environments.connect_four import ConnectFourEnvironment
-from mrlm.environments.kuhn_poker import DEALS, KuhnPokerEnvironment, equilibrium
-from mrlm.environments.leduc import LeducEnvironment
-from mrlm.environments.negotiation import NegotiationEnvironment
-from mrlm.environments.shared.games import TurnGame
-from mrlm.environments.shared.lines import placed, turn_of
-from mrlm.environments.tic_tac_toe import (
+from mrlm.environments.games.connect_four import ConnectFourEnvironment
+from mrlm.environments.games.lines import placed, turn_of
+from mrlm.environments.games.negotiation import NegotiationEnvironment
+from mrlm.environments.games.tic_tac_toe import (
     LINES,
     TicTacToeEnvironment,
     canonical,
@@ -26,7 +23,10 @@ from mrlm.environments.tic_tac_toe import (
     value,
     winner,
 )
-from mrlm.environments.twenty_questions import TwentyQuestionsEnvironment
+from mrlm.environments.games.twenty_questions import TwentyQuestionsEnvironment
+from mrlm.environments.poker.kuhn_poker import DEALS, KuhnPokerEnvironment, equilibrium
+from mrlm.environments.poker.leduc import LeducEnvironment
+from mrlm.environments.shared.games import TurnGame
 
 GAMES: dict[str, type[TurnGame]] = {
     "kuhn_poker": KuhnPokerEnvironment,

@@ -9,8 +9,8 @@ import pytest
 from game_players import expert, played, says, script
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments.hanabi import HanabiEnvironment
-from mrlm.environments.hanabi.rules import Move, Table, full_deck
+from mrlm.environments.games.hanabi import HanabiEnvironment
+from mrlm.environments.games.hanabi.rules import Move, Table, full_deck
 
 RED = ["r1", "r2", "r1", "r3", "r1", "r2"]
 """A deck of level 1: the hands r1 r2 and r1 r3, then r1 and r2."""

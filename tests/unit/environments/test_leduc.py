@@ -9,7 +9,8 @@ import pytest
 from game_players import played, script
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
-from mrlm.environments.leduc import (
+from mrlm.environments.poker.hands import conversations, played_policy, read_policy
+from mrlm.environments.poker.leduc import (
     LEVELS,
     TOLERANCE,
     VALUE,
@@ -18,8 +19,7 @@ from mrlm.environments.leduc import (
     leduc_exploitability,
     leduc_rules,
 )
-from mrlm.environments.shared.poker import conversations, played_policy, read_policy
-from mrlm.environments.shared.zero_sum import GameTree, Policy, best_response, expected
+from mrlm.environments.poker.zero_sum import GameTree, Policy, best_response, expected
 
 
 def uniform(ranks: int = 3, raises: int = 2) -> dict[tuple[str, str], list[float]]:

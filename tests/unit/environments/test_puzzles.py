@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from mrlm.core.board import as_text
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, StepResult, Task
-from mrlm.environments import plan_path, sokoban, sudoku
-from mrlm.environments.plan_path import PlanPathEnvironment
-from mrlm.environments.shared.planning import PlanningEnvironment
-from mrlm.environments.sokoban import SokobanEnvironment
-from mrlm.environments.sudoku import SudokuEnvironment
+from mrlm.environments.puzzles import plan_path, sokoban, sudoku
+from mrlm.environments.puzzles.plan_path import PlanPathEnvironment
+from mrlm.environments.puzzles.planning import PlanningEnvironment
+from mrlm.environments.puzzles.sokoban import SokobanEnvironment
+from mrlm.environments.puzzles.sudoku import SudokuEnvironment
 
 PUZZLES: dict[str, type[PlanningEnvironment]] = {
     "plan_path": PlanPathEnvironment,

@@ -12,7 +12,7 @@ from mrlm.core.errors import ConfigError, DataError, EpisodeError, MRLMError, Re
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
 from mrlm.environments.reward import RewardEnvironment
-from mrlm.environments.shared.scoring import NotFinite
+from mrlm.environments.shared.reward_functions import NotFinite
 
 ROWS = [{"prompt": f"Say {i}.", "answer": str(i), "weight": i} for i in range(20)]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from mrlm.algorithms.router_r1 import RouterR1
-from mrlm.environments.shared.routing import (
+from mrlm.environments.search_qa.routing import (
     asking_cost,
     blocks,
     form,
@@ -11,7 +11,7 @@ from mrlm.environments.shared.routing import (
     routes,
     routing_reward,
 )
-from mrlm.environments.shared.text import exact_match, f1
+from mrlm.environments.shared.short_answers import exact_match, f1
 
 MODELS = ("qwen2.5-7b-instruct", "llama-3.1-8b-instruct")
 BASE = (

@@ -7,7 +7,7 @@ import pytest
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments.signalling import SignallingEnvironment
+from mrlm.environments.games.signalling import SignallingEnvironment
 
 
 def rewards(world: SignallingEnvironment, state: str, *texts: str) -> dict[str, float]:

@@ -9,13 +9,18 @@ import pytest
 from game_players import Speaks, expert, played, says, script
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
-from mrlm.environments.negotiation import (
+from mrlm.environments.games.negotiation import (
     NegotiationEnvironment,
     best_division,
     held_out,
     valuations,
 )
-from mrlm.environments.twenty_questions import ATTRIBUTES, SHORT, TRUE, TwentyQuestionsEnvironment
+from mrlm.environments.games.twenty_questions import (
+    ATTRIBUTES,
+    SHORT,
+    TRUE,
+    TwentyQuestionsEnvironment,
+)
 
 # -- negotiation -----------------------------------------------------------------------------------
 

@@ -11,14 +11,14 @@ from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Reward
-from mrlm.environments.reference import ReferenceEnvironment
-from mrlm.environments.shared import grading
-from mrlm.environments.shared import overlap as overlap_module
-from mrlm.environments.shared.grading import TextJudge, read
-from mrlm.environments.shared.overlap import BLEU, ROUGE, overlap
-from mrlm.environments.shared.texts import TextEnvironment
-from mrlm.environments.summarization import SummarizationEnvironment, notice
-from mrlm.environments.translation import TranslationEnvironment, pair
+from mrlm.environments.shared import text_judge
+from mrlm.environments.shared.text_judge import TextJudge, read
+from mrlm.environments.texts import overlap as overlap_module
+from mrlm.environments.texts.overlap import BLEU, ROUGE, overlap
+from mrlm.environments.texts.reference import ReferenceEnvironment
+from mrlm.environments.texts.summarization import SummarizationEnvironment, notice
+from mrlm.environments.texts.text_environment import TextEnvironment
+from mrlm.environments.texts.translation import TranslationEnvironment, pair
 
 ROWS = [
     {
@@ -307,7 +307,7 @@ def test_impossible_settings_are_named(settings: dict[str, Any], says: str) -> N
     for kind in (SummarizationEnvironment, TranslationEnvironment):
         with pytest.raises(ConfigError, match=says):
             kind(**settings)
-    assert grading.judge_of(None) is None
+    assert text_judge.judge_of(None) is None
     with pytest.raises(ConfigError, match="either agent"):
         TextJudge()
 
@@ -404,6 +404,6 @@ def test_teams_write_one_text(name: str, kind: Any, tokenizer: Any) -> None:
     [("two words", 2), ("我喜欢猫", 4), ("ผมชอบแมว", 8), ("ねこ and dog", 4), ("한국어 단어", 2)],
 )
 def test_words_are_counted_in_scripts_without_spaces(text: str, count: int) -> None:
-    from mrlm.environments.writing.words import tokens, words_of
+    from mrlm.environments.texts.writing.words import tokens, words_of
 
     assert len(words_of(text)) == count == len(tokens(text))

@@ -30,7 +30,7 @@ from mrlm.core.environment import check_environment
 from mrlm.core.errors import ChatTemplateError, ConfigError, DataError
 from mrlm.core.types import Completion, Role, Turn
 from mrlm.core.user_turn import open_user_turn
-from mrlm.environments.tic_tac_toe import TicTacToeEnvironment
+from mrlm.environments.games.tic_tac_toe import TicTacToeEnvironment
 from mrlm.environments.world_model import WorldModelEnvironment
 from mrlm.learn.data.observations import is_observation, with_observations
 from mrlm.learn.policy.loading import load_model, load_tokenizer

@@ -10,10 +10,10 @@ from mrlm.config import load_config
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import Message, Role, StepResult, Task
-from mrlm.environments.writing import PRESETS, LengthSpan, WritingEnvironment
-from mrlm.environments.writing.environment import gates, transition_score
-from mrlm.environments.writing.quality import quality
-from mrlm.environments.writing.words import TRANSITIONS, categories, unique_words
+from mrlm.environments.texts.writing import PRESETS, LengthSpan, WritingEnvironment
+from mrlm.environments.texts.writing.environment import gates, transition_score
+from mrlm.environments.texts.writing.quality import quality
+from mrlm.environments.texts.writing.words import TRANSITIONS, categories, unique_words
 from places import ROOT
 
 TLDR, ARXIV = PRESETS["tldr"].rules, PRESETS["arxiv"].rules

@@ -20,7 +20,7 @@ from mrlm.core.errors import ConfigError, EngineError, EpisodeError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Role, SamplingParams, StepResult, Task
 from mrlm.engines.scripted import ScriptedEngine
-from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.environments.games.matrix import MatrixEnvironment
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.experiment import run_experiment
 from mrlm.play.agent import AgentSettings

@@ -17,7 +17,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, SamplingParams, StepResult, Task
 from mrlm.engines.scripted import ScriptedEngine
-from mrlm.environments.tic_tac_toe import TicTacToeEnvironment
+from mrlm.environments.games.tic_tac_toe import TicTacToeEnvironment
 from mrlm.play.agent import AgentSettings
 from mrlm.play.board_recorder import MOST_DRAWN, BoardRecorder
 from mrlm.play.sources.play import Play

@@ -10,9 +10,9 @@ from mrlm.core.environment import Environment
 from mrlm.core.errors import DataError
 from mrlm.core.registry import load, names
 from mrlm.environments.shared.rows import RowTasks
-from mrlm.environments.shared.wrapped import Wrapped
 from mrlm.environments.tools.builtin_tools import create_default_tool_registry
 from mrlm.environments.tools.registry import ToolRegistry
+from mrlm.environments.wrappers.wrapped import Wrapped
 from mrlm.play import proof
 from mrlm.play.proof import check_rows, proved
 

@@ -9,7 +9,7 @@ import pytest
 import mrlm
 from mrlm import ExperimentConfig, run_experiment
 from mrlm.build.run_plan import RunPlan
-from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.environments.games.matrix import MatrixEnvironment
 from mrlm.tracking.run_log import RunLog
 
 GAME = {"env_type": "matrix", "game": "xor", "normalized": True}

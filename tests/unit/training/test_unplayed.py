@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mrlm import DPOTrainer, SFTTrainer, SPINTrainer
-from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.environments.games.matrix import MatrixEnvironment
 
 ROW = {"messages": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]}
 PAIR = {"prompt": "1+1", "chosen": "2", "rejected": "3"}

@@ -31,8 +31,8 @@ from mrlm.environments.debate.prompts import between, honest, opening
 from mrlm.environments.debate.rules import RuleBasedJudge
 from mrlm.environments.debate.topics import SIDES, RowTopics, Side, Topic, topics_of
 from mrlm.environments.shared.games import Style
-from mrlm.environments.shared.grading import LONGEST
 from mrlm.environments.shared.rows import RowTasks, agent_names, built, row_matters, whole_number
+from mrlm.environments.shared.text_judge import LONGEST
 
 KINDS = {"rules": RuleBasedJudge, "truth": TruthJudge, "llm": LLMJudge, "majority": MajorityJudge}
 """Kind -> class of judges."""

@@ -10,7 +10,8 @@ from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import Message, Role
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, leader
 from mrlm.environments.debate.topics import SIDES, Side
-from mrlm.environments.shared.grading import (
+from mrlm.environments.shared.rows import one_of, whole_number
+from mrlm.environments.shared.text_judge import (
     NUMBER,
     OUT_OF,
     UNREAD,
@@ -20,7 +21,6 @@ from mrlm.environments.shared.grading import (
     reply_lines,
     score_of,
 )
-from mrlm.environments.shared.rows import one_of, whole_number
 
 Mode = Literal["winner", "scores"]
 

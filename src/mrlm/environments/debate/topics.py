@@ -16,7 +16,7 @@ from mrlm.core.types import JSON
 from mrlm.data.tasks import Row
 from mrlm.environments.shared.generators import chosen
 from mrlm.environments.shared.rows import RowTable, built, is_held_out, whole_number
-from mrlm.environments.shared.text import exact_match
+from mrlm.environments.shared.short_answers import exact_match
 
 Side = Literal["pro", "con"]
 SIDES: tuple[Side, Side] = ("pro", "con")

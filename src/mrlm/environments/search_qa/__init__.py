@@ -2,8 +2,8 @@
 
 from mrlm.environments.search_qa.environment import STOPS as STOPS
 from mrlm.environments.search_qa.environment import SearchQAEnvironment as SearchQAEnvironment
-from mrlm.environments.shared.routing import blocks as blocks
-from mrlm.environments.shared.routing import form as form
-from mrlm.environments.shared.routing import routing_reward as routing_reward
+from mrlm.environments.search_qa.routing import blocks as blocks
+from mrlm.environments.search_qa.routing import form as form
+from mrlm.environments.search_qa.routing import routing_reward as routing_reward
 
 PLUGIN = SearchQAEnvironment

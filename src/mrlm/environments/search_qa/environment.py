@@ -25,8 +25,7 @@ from mrlm.environments.search_qa.prompts import (
     information,
     instructions,
 )
-from mrlm.environments.shared.questions import QuestionTable
-from mrlm.environments.shared.routing import (
+from mrlm.environments.search_qa.routing import (
     TAGS,
     WORST,
     asking_cost,
@@ -35,8 +34,9 @@ from mrlm.environments.shared.routing import (
     route,
     routing_reward,
 )
+from mrlm.environments.shared.questions import QuestionTable
 from mrlm.environments.shared.rows import RowTasks, row_matters, whole_number
-from mrlm.environments.shared.text import exact_match, f1
+from mrlm.environments.shared.short_answers import exact_match, f1
 from mrlm.environments.tools.search import Document, LocalIndex, Search, source_of
 
 Metric = Literal["em", "f1"]
@@ -62,10 +62,10 @@ class SearchQAEnvironment(RowTasks, Environment):
     After `max_turns` turns the router has one more, without a query.
 
     The router is rewarded at the end: -1.0 if the form of the whole transcript is invalid
-    (`mrlm.environments.shared.routing.form`) or it wrote an `<information>` itself; else the score
-    of the answer, by exact match or token F1 after SQuAD's normalisation. The components `em`,
-    `f1`, `form`, `routes` (number of valid queries), `cost` (price times tokens of the models,
-    which the algorithm `router_r1` weighs) and `latency` (seconds, from the table) are logged.
+    (`routing.form`) or it wrote an `<information>` itself; else the score of the answer, by exact
+    match or token F1 after SQuAD's normalisation. The components `em`, `f1`, `form`, `routes`
+    (number of valid queries), `cost` (price times tokens of the models, which the algorithm
+    `router_r1` weighs) and `latency` (seconds, from the table) are logged.
 
     Args:
         models: models that the router can query: names, or name -> `{agent, price, latency,

@@ -8,7 +8,7 @@ from typing import Any
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
 from mrlm.environments.shared.rows import at_least
-from mrlm.environments.writing.words import words_of
+from mrlm.environments.texts.writing.words import words_of
 
 KEYS = ("agent", "price", "latency", "about")
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from mrlm.environments.shared.routing import harmless
+from mrlm.environments.search_qa.routing import harmless
 
 Style = Literal["full", "short"]
 

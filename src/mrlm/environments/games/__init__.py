@@ -1,0 +1,1 @@
+"""Games of several players, and cooperation in a matrix."""

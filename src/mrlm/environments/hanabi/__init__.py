@@ -1,5 +1,0 @@
-"""Hanabi: players with common reward build stacks of cards; each sees all hands but its own."""
-
-from mrlm.environments.hanabi.environment import HanabiEnvironment as HanabiEnvironment
-
-PLUGIN = HanabiEnvironment

@@ -1,0 +1,1 @@
+"""Card games with hidden hands, solved exactly."""

@@ -1,0 +1,1 @@
+"""Code, by one agent or several, tested in a sandbox."""

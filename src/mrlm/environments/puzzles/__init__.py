@@ -1,0 +1,1 @@
+"""Planning puzzles, for one agent or a planner and an executor."""

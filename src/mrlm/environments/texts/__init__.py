@@ -1,0 +1,1 @@
+"""Texts that are compared with references or scored by rules."""
