@@ -136,11 +136,13 @@ DISEASES: dict[str, Disease] = {
 
 REAL: dict[str, tuple[str, ...]] = {
     "relay/one": ("nothing_learned",),
-    "chain/team": ("nothing_learned",),
+    "chain/team": ("lazy_agent", "nothing_learned"),
     "guess/team": ("lazy_agent", "nothing_learned"),
-    "guess, entropy bonus/team": ("entropy", "lazy_agent", "reward_hacking"),
+    "guess, entropy bonus/team": ("entropy", "lazy_agent", "nothing_learned", "reward_hacking"),
     "guess, baseline by role/team": ("lazy_agent", "nothing_learned"),
     "guess, IPPO/team": ("lazy_agent", "nothing_learned"),
+    "plan path/team": ("nothing_learned",),
+    "solver and checker/team": ("nothing_learned",),
 }
 """Arm of `benchmarks.real` that goes wrong -> rules whose alarm is right; all others are well."""
 

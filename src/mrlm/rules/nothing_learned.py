@@ -39,7 +39,7 @@ class NothingLearned(Rule):
     still: float = 1e-7
     never: int = 32
     rare: float = 0.02
-    ties: float = 0.95
+    ties: float = 0.85
 
     do: ClassVar[str] = (
         "check whether the reward varies between episodes of a task; use easier or harder tasks, a "
