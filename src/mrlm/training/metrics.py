@@ -65,8 +65,13 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
         lengths = [len(ids) for ids in completions if ids]
         if lengths and len(agents) > 1:
             metrics[f"completion_length/{agent}/mean"] = sum(lengths) / len(lengths)
-    for name in sorted({name for episode in valid for name in episode.metrics}):
-        metrics[f"reward/{name}"] = float(np.mean([item.metrics.get(name, 0.0) for item in valid]))
+    reported: dict[str, set[str]] = {}
+    for episode in valid:
+        for name in episode.metrics:
+            reported.setdefault(name, set()).add(episode.environment)
+    for name, environments in sorted(reported.items()):
+        values = [e.metrics.get(name, 0.0) for e in valid if e.environment in environments]
+        metrics[f"reward/{name}"] = float(np.mean(values))
     return metrics
 
 

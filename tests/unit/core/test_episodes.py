@@ -214,6 +214,21 @@ def test_mean_rewards_count_what_was_sampled_to_its_end() -> None:
     assert "reward/mean" not in nothing and nothing["reward/missing"] == 1.0
 
 
+def test_components_are_means_over_the_environments_that_report_them() -> None:
+    def one(environment: str, **metrics: float) -> Episode:
+        rollouts = part(environment, turn(environment, 0, 0.0))
+        return Episode.recorded(environment, Task("t"), rollouts, 0.0, metrics=metrics)
+
+    episodes = [
+        one("math", correct=1.0),
+        one("math"),
+        one("code", passed=1.0),
+        one("code", passed=0),
+    ]
+    found = episode_metrics([Group(episodes)])
+    assert found["reward/correct"] == found["reward/passed"] == 0.5
+
+
 def test_what_was_not_trained_is_counted_by_agent_and_named_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
