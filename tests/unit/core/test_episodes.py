@@ -217,7 +217,8 @@ def test_mean_rewards_count_what_was_sampled_to_its_end() -> None:
 def test_components_are_means_over_the_environments_that_report_them() -> None:
     def one(environment: str, **metrics: float) -> Episode:
         rollouts = part(environment, turn(environment, 0, 0.0))
-        return Episode.recorded(environment, Task("t"), rollouts, 0.0, metrics=metrics)
+        fields = {"environment": environment, "metrics": metrics}
+        return Episode.recorded("e", Task("t"), rollouts, 0.0, **fields)
 
     episodes = [
         one("math", correct=1.0),
