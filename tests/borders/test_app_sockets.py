@@ -14,6 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 import mrlm.app
+import waiting
 from app_play import app_episodes
 from mrlm.engines.scripted import ScriptedEngine
 from mrlm.play.failure_log import AllFailedError
@@ -82,7 +83,7 @@ class Caller:
 
 
 async def until(ready: Any) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + waiting.HANGS
     while not ready():
         assert time.monotonic() < end
         await asyncio.sleep(0.001)
@@ -239,13 +240,12 @@ def test_nothing_is_left_of_clients_that_vanish(
         return counts | {"sessions": sessions, "open": len(handler().sessions)}
 
     app_episodes(tokenizer, app, engine=engine)
-    time.sleep(0.2)
+    waiting.until(
+        lambda: not any(left()[name] for name in ("tasks", "connections", "held", "open"))
+    )
     before = left()
     app_episodes(tokenizer, app, engine=engine)
-    end = time.monotonic() + 20
-    while left() != before and time.monotonic() < end:
-        time.sleep(0.1)
-    assert left() == before and before["held"] == before["open"] == before["connections"] == 0
+    waiting.until(lambda: all(count <= before[name] for name, count in left().items()))
     assert delays and all(delays)
 
 
