@@ -5,11 +5,12 @@ algorithm `X` has an `XTrainer` and an `XConfig` beside these (`mrlm.core.faces`
 read `__init__.pyi`, which `scripts/faces.py` writes.
 """
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from mrlm.core.faces import Face, faces
+from mrlm.core.faces import Face, faces, publish
 from mrlm.core.lazy import face
 
 __version__ = "0.1.0"
@@ -87,3 +88,4 @@ def _derived() -> dict[str, Callable[[], Any]]:
 __getattr__: Callable[[str], Any]
 __dir__: Callable[[], list[str]]
 __getattr__, __dir__ = face(__name__, HOME, _hint, _derived)
+publish(lambda name: getattr(sys.modules[__name__], name))  # each is made once

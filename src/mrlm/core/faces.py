@@ -2,8 +2,7 @@
 algorithms' files without importing them."""
 
 import ast
-import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -46,13 +45,21 @@ def faces() -> dict[str, Face]:
     }
 
 
+_public: list[Callable[[str], Any]] = []
+
+
+def publish(get: Callable[[str], Any]) -> None:
+    """Say how a public name becomes its object; the package itself does."""
+    _public[:] = [get]
+
+
 def attribute(module: str, name: str) -> Any:
     """The derived object `name` of an algorithm's module. Raises `AttributeError`: it is not a
     derived name."""
     face = faces().get(name)
     if face is None or module != f"mrlm.algorithms.{face.algorithm}":
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("mrlm"), name)
+    return _public[0](name)
 
 
 def _faces_of(algorithm: str, path: Path) -> Iterator[Face]:
