@@ -68,7 +68,7 @@ def placed_memory(
     usable = USABLE * device.memory
     members = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
     reduces = members == 1 and ring.members > 1
-    job = _job(plan, learning, playing, plays=not plan.rows and placement.engines == 0)
+    job = _job(plan, learning, playing, plays=plan.job.plays and placement.engines == 0)
     job = replace(job, accelerated=not device.shared)
     memory = {
         policy.name: parts_of(policy, replace(job, tokens=tokens), members, reduces)
@@ -109,7 +109,7 @@ def _room(job: MemoryLoad, free: float) -> float:
 def _job(plan: Plan, learning: Share, playing: Share, plays: bool) -> MemoryLoad:
     job = plan.job
     tokens = max(1, math.ceil(plan.trained_tokens * learning.part))
-    rows = max(1, math.ceil(plan.episodes * playing.part) * plan.agents)
+    rows = max(1, math.ceil(plan.at_once * playing.part) * plan.agents)
     return replace(job, plays=plays, tokens=min(job.tokens, tokens), rows=min(job.rows, rows))
 
 

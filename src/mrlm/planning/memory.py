@@ -47,10 +47,11 @@ MEMORY = (
     "(copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
     "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in; on a "
     "GPU of a block and of the head; of quantised ones a block, on a CPU one map) + kv_cache "
-    "rows*tokens*2*kv_width*layers*c (rows that do not fit into engine.kv_mib, by default 80 % of "
-    "what a GPU has free, wait) + prefixes of at most engine.cache_mib; N weights, T trained ones, "
-    "A those of an adapter, b and c bytes of a weight and of a computed value, M tokens of a "
-    "micro-batch. The temporary memory of training and sampling is not needed at the same time"
+    "rows*tokens*2*kv_width*layers*c (rows of a step or, on a CPU, of a larger evaluation; those "
+    "that do not fit into engine.kv_mib, by default 80 % of what a GPU has free, wait) + prefixes "
+    "of at most engine.cache_mib; N weights, T trained ones, A those of an adapter, b and c bytes "
+    "of a weight and of a computed value, M tokens of a micro-batch. The temporary memory of "
+    "training and sampling is not needed at the same time"
 )
 
 Parts = dict[str, int]
@@ -230,6 +231,15 @@ def engine_copy(shape: ModelShape, job: MemoryLoad, on_processor: bool) -> int:
         return (shape.body + shape.vocab * shape.hidden) * job.computed
     fused = shape.query_width + 2 * shape.kv_width + 2 * shape.intermediate
     return shape.layers * shape.hidden * fused * job.computed
+
+
+def size_text(count: float) -> str:
+    """Bytes in a readable unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
 
 
 def updated_bytes(weights: WeightSizes, job: MemoryLoad) -> int:

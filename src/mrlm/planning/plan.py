@@ -21,6 +21,7 @@ from mrlm.planning.memory import (
     on_host,
     parts_of,
     peak,
+    size_text,
     tokens_in,
 )
 from mrlm.planning.model_shape import ModelShape
@@ -42,6 +43,7 @@ class Plan:
         branches: continuations of every episode after each of them.
         crossed: joint actions of a task besides its samples, if every combination is played.
         prunes: whether only one of several answers to a state is continued.
+        evaluated: episodes of an evaluation.
         greedy: episodes of a task that are played greedily and not trained on.
         replayed: most replays of the episodes of a task.
         retrained: of these the ones with a trained turn.
@@ -80,6 +82,7 @@ class Plan:
     replayed: int = 0
     retrained: int = 0
     prunes: bool = False
+    evaluated: int = 0
     calls: int | None = None
     parts: int | None = None
     weights: list[WeightSizes] = field(default_factory=list)
@@ -91,6 +94,11 @@ class Plan:
     @property
     def episodes(self) -> int:
         return self.tasks * (self._leaves + self.greedy + self.crossed + self.replayed)
+
+    @property
+    def at_once(self) -> int:
+        """Most episodes that are played at the same time: of an iteration or an evaluation."""
+        return max(0 if self.rows else self.episodes, self.evaluated)
 
     @property
     def _leaves(self) -> int:
@@ -285,6 +293,7 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool, free: float
     training, width = config.training, BYTES[config.model.torch_dtype]
     precise = training.precision in ("auto", "fp32")
     limit = config.engine.kv_mib if config.engine.name == "lean" else None
+    at_once = plan.episodes if accelerated and not plan.rows else plan.at_once  # there rows wait
     again = config.engine.name == "lean" and (plan.turns > 1 or (plan.calls or 0) > plan.agents)
     job = MemoryLoad(
         width=width,
@@ -293,8 +302,8 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool, free: float
         moments=0 if training.optimizer == "sgd" else 2,
         checkpointing=training.gradient_checkpointing,
         lean=config.model.lean and training.precision != "fp16",
-        plays=not plan.rows,
-        rows=min(config.engine.batch_size, plan.episodes * plan.agents),
+        plays=at_once > 0,
+        rows=min(config.engine.batch_size, at_once * plan.agents),
         length=plan.tokens,
         most_keys=None if limit is None else limit << 20,
         offloaded=training.optimizer_offload,
@@ -303,7 +312,7 @@ def _job_of(config: ExperimentConfig, plan: Plan, accelerated: bool, free: float
         accelerated=accelerated,
         quantization=config.model.quantization,
     )
-    played = max(plan.episodes, config.evaluation.episodes) * plan.agents * plan.tokens
+    played = max(plan.episodes, plan.evaluated) * plan.agents * plan.tokens
     keys = [key_bytes(m.shape, job.computed) for m in plan.weights if m.shape is not None]
     job = replace(job, kept=min(job.kept, played * max(keys, default=0)))
     most = _most_tokens(config, plan, job, free)
@@ -332,6 +341,7 @@ def _counted(
         microbatches=training.gradient_accumulation_steps,
         greedy=int(sampler.greedy),
         crossed=size**agents - size if sampler.cross is not None and not rows else 0,
+        evaluated=config.evaluation.episodes * config.evaluation.samples,
         tokens=0,
     )
     if not rows:
@@ -384,12 +394,3 @@ def _say_what_is_open(plan: Plan, config: ExperimentConfig, sampling: Any) -> No
             f"each round begins with one completion of every row, goes over them {outer.passes} "
             f"time(s){' and over those of the round before' if outer.previous else ''}"
         )
-
-
-def size_text(count: float) -> str:
-    """Bytes in a readable unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

@@ -9,7 +9,8 @@ from mrlm.core.progress import aligned
 from mrlm.planning.devices import Device
 from mrlm.planning.estimate import Estimate
 from mrlm.planning.layout import USABLE, Place
-from mrlm.planning.plan import Plan, size_text
+from mrlm.planning.memory import size_text
+from mrlm.planning.plan import Plan
 from mrlm.planning.timing import Lengths
 
 OF_DEVICE = ("name", "bf16", "fp32", "bandwidth", "memory", "source")

@@ -65,6 +65,17 @@ def test_pairs_are_rows_and_nothing_is_sampled():
     assert "kv_cache" not in plan.memory["policy"]
 
 
+@pytest.mark.parametrize("algorithm", ["dpo", "grpo"])
+def test_an_evaluation_is_in_the_memory(algorithm: str) -> None:
+    """An evaluation samples, also where rows are trained on, and more at once than a step."""
+    data: dict[str, Any] = {"training": {"algorithm": algorithm, "batch_size": 4}}
+    data["generation"] = {"max_new_tokens": 6, "max_prompt_tokens": 4}
+    data["evaluation"] = {"episodes": 50, "samples": 2, "greedy": False}
+    plan = plan_of(**data)
+    assert plan.model_calls < 100
+    assert plan.memory["policy"]["kv_cache"] == 100 * plan.tokens * 2 * 5 * 2 * 4
+
+
 def test_rows_wait_for_memory_of_keys_and_the_host_keeps_moments():
     """Beyond `engine.kv_mib` nothing is planned; moments leave the device but for some weights."""
     large = ModelShape(
