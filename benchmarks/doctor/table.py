@@ -155,10 +155,8 @@ EPISODES = 64
 """Of an evaluation."""
 
 NOTES: dict[str, str] = {
-    "entropy: ippo-climbing": "The policy breaks for one step (reward 0.88 to 0.11, entropy up to "
-    "2.4 nats) and recovers within two; in the steps up to it the entropy is low because it has "
-    "learned.",
-    "entropy: qmix-penalty": "The reward rises slowly, from 0.5 to 0.55, by less than twice its "
-    "standard error over 8 steps, while the policy settles on the safe action; it reaches 0.6.",
+    f"{rule}: vdn-climbing": "The alarm is right: in one step the reward falls from 0.82 to 0.02, and "
+    "for the rest of the run both agents write nothing."
+    for rule in ("cliff", "entropy", "lazy_agent")
 }
 """`missed: DISEASE`, or a rule and a run -> why; found by looking at the runs."""

@@ -65,15 +65,25 @@ def warn_untrained(run: Run, metrics: Mapping[str, float]) -> None:
 
 def check_signal(run: Run, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
     """Checks that an iteration has a token to train on, and warns of an agent that has none. Equal
-    rewards are no error: they are counted (`tied_steps`). Raises `CheckError`: it has none; the
-    message names the cause."""
+    rewards are no error: they are counted (`tied_steps`). Nor are rows without one after rows that
+    had one: a pair of equal answers, or an answer that the policy has learned to write itself
+    (SPIN); they are warned of. Raises `CheckError`: it has none; the message names the cause."""
     warn_untrained(run, metrics)
     if metrics.get("tokens/trained", 0.0) or run.algorithm.waiting:
         return
     episodes = [episode for group in groups for episode in group if not episode.failed]
     cause = _why_untrained(run, episodes) if episodes else None
-    if cause is not None:
-        report(run, f"check signal: iteration {run.step + 1} has no token to train on: {cause}")
+    if cause is None:
+        return
+    problem = f"check signal: iteration {run.step + 1} has no token to train on: {cause}"
+    if run.step and _learns_rows(run):
+        log.warning(problem)
+    else:
+        report(run, problem)
+
+
+def _learns_rows(run: Run) -> bool:
+    return run.spec.sampling.rows or not run.source.rewarded
 
 
 def _why_untrained(run: Run, episodes: Sequence[Episode]) -> str | None:
@@ -81,7 +91,7 @@ def _why_untrained(run: Run, episodes: Sequence[Episode]) -> str | None:
     policies = {learner.policy for learner in run.learners}
     turns = [turn for episode in episodes for turn in episode.turns if turn.policy in policies]
     written = [turn for turn in turns if turn.completion_ids]
-    where = "row" if run.spec.sampling.rows or not run.source.rewarded else "episode"
+    where = "row" if _learns_rows(run) else "episode"
     if not any(episode.scored for episode in episodes):
         return (
             f"the reward of all {len(episodes)} episodes is None, which means that it is unknown; "

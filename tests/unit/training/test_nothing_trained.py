@@ -78,6 +78,20 @@ def test_it_is_a_warning_if_asked(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert caplog.text.count("no token to train on") == 2
 
 
+def test_a_pair_of_equal_answers_among_others_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run does not end for one row that teaches nothing, after rows that were trained on."""
+    rows = [PAIR, PAIR | {"rejected": "4"}]
+    options = {"batch_size": 1, "num_iterations": 4, "seed": 0}
+    with caplog.at_level(logging.WARNING, "mrlm"):
+        result = trainer("DPO", tmp_path, train_dataset=rows, **options).train()
+    trained = [bool(row["tokens/trained"]) for row in result.history]
+    assert trained[0] and sum(trained) == 2
+    assert caplog.text.count("both sides of all pairs the same") == 2
+    assert "2 of 4 steps had only ties, and trained nothing" in caplog.text
+
+
 def test_equal_rewards_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "mrlm"):
         result = trainer(
