@@ -155,8 +155,8 @@ EPISODES = 64
 """Of an evaluation."""
 
 NOTES: dict[str, str] = {
-    f"{rule}: vdn-climbing": "The alarm is right: in one step the reward falls from 0.82 to 0.02, and "
-    "for the rest of the run both agents write nothing."
+    f"{rule}: vdn-climbing": "The alarm is right: in one step the reward falls from 0.82 to 0.02, "
+    "and for the rest of the run both agents write nothing."
     for rule in ("cliff", "entropy", "lazy_agent")
 }
 """`missed: DISEASE`, or a rule and a run -> why; found by looking at the runs."""
