@@ -64,7 +64,7 @@ ENTRIES: tuple[Entry, ...] = (
 LEFT_OUT = {
     "sft": "it imitates answers of experts and follows no gradient of the return",
     "dpo": "it is trained on pairs of a data set",
-    "madpo": "it is trained on pairs of a data set",
+    "madpo": "it prefers some of its own samples to others, as online_dpo does",
     "spin": "it learns to prefer answers in a data set",
     "distill": "it follows a teacher",
     "reward_model": "it trains a reward and no policy",
