@@ -1,16 +1,18 @@
 """Time to reward of other libraries on the sums: the model, adapter, rate, batch and rewards of
-`configs/real/sums.yaml` in TRL's GRPO and CoMLRL's MAGRPO (one agent), a process and one thread
-each.
+`configs/real/sums.yaml` in TRL's GRPO, SFT and DPO and in CoMLRL's MAGRPO and IAC (one agent), a
+process and one thread each.
 
-    python -m benchmarks.real.peers trl SEED MODEL    # in an environment that has TRL
-    python -m benchmarks.real.peers comlrl SEED MODEL
+    python -m benchmarks.real.peers trl grpo SEED MODEL   # in an environment that has TRL
+    python -m benchmarks.real.peers comlrl iac SEED MODEL
+    python -m benchmarks.real.peers mrlm sft SEED MODEL   # the same program by `mrlm.trl`
 
 prints a line of JSON: processor seconds of training (evaluations apart), held-out rewards and the
-peak.
+peak. SFT imitates the right numbers, and DPO prefers them to wrong ones, on eight rows a step.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 import re
@@ -82,10 +84,27 @@ class Curve:
         )
 
 
-def trl(seed: int, name: str, folder: str) -> Curve:
-    """GRPO of TRL, as its users would set it for speed: no checkpoints, no report, no reference."""
-    from trl import GRPOConfig, GRPOTrainer
+def _rows(method: str, seed: int) -> list[dict[str, Any]]:
+    """Sums as rows of a dataset: questions, with right answers, or with right and wrong ones."""
+    wrong = random.Random(seed)
+    rows = []
+    for row in Sums._rows(2, PROMPTS * STEPS if method != "grpo" else 400, 1):
+        question = [{"role": "user", "content": row["question"]}]
+        right = [{"role": "assistant", "content": row["answer"]}]
+        other = str(int(row["answer"]) + wrong.choice([-11, -10, -2, -1, 1, 2, 10, 11]))
+        if method == "sft":
+            rows.append({"prompt": question, "completion": right})
+        elif method == "dpo":
+            rejected = [{"role": "assistant", "content": other}]
+            rows.append({"prompt": question, "chosen": right, "rejected": rejected})
+        else:
+            rows.append({"prompt": question, "answer": row["answer"]})
+    return rows
 
+
+def trl(library: str, method: str, seed: int, name: str, folder: str) -> Curve:
+    """TRL, as its users would set it for speed: no checkpoints, no report, no reference."""
+    classes = importlib.import_module("mrlm.trl" if library == "mrlm" else "trl")
     curve = Curve(AutoTokenizer.from_pretrained(name))
 
     class Evaluation(TrainerCallback):
@@ -100,54 +119,58 @@ def trl(seed: int, name: str, folder: str) -> Curve:
     def rewards(completions: Sequence[Any], answer: Sequence[str], **_: Any) -> list[float]:
         return [reward(text[0]["content"], a) for text, a in zip(completions, answer, strict=True)]
 
-    rows = [
-        {"prompt": [{"role": "user", "content": row["question"]}], "answer": row["answer"]}
-        for row in Sums._rows(2, 400, 1)
-    ]
-    args = GRPOConfig(
-        output_dir=folder,
-        per_device_train_batch_size=PROMPTS * SAMPLES,
-        num_generations=SAMPLES,
-        max_completion_length=TOKENS,
-        learning_rate=RATE,
-        lr_scheduler_type="constant",
-        max_steps=STEPS,
-        temperature=1.0,
-        beta=0.0,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        report_to="none",
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
-        seed=seed,
-    )
-    GRPOTrainer(
+    words: dict[str, Any] = {
+        "output_dir": folder,
+        "per_device_train_batch_size": PROMPTS * SAMPLES if method == "grpo" else PROMPTS,
+        "learning_rate": RATE,
+        "lr_scheduler_type": "constant",
+        "max_steps": STEPS,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "seed": seed,
+    }
+    more: dict[str, Any] = {}
+    if method == "grpo":
+        words |= {"num_generations": SAMPLES, "max_completion_length": TOKENS}
+        words |= {"temperature": 1.0, "beta": 0.0}
+        more = {"reward_funcs": rewards}
+    elif method == "dpo":
+        words |= {"beta": 0.1}
+    getattr(classes, f"{method.upper()}Trainer")(
         model=name,
-        args=args,
-        reward_funcs=rewards,
-        train_dataset=Dataset.from_list(rows),
+        args=getattr(classes, f"{method.upper()}Config")(**words),
+        train_dataset=Dataset.from_list(_rows(method, seed)),
         peft_config=LORA,
         callbacks=[Evaluation()],
+        **more,
     ).train()
     return curve
 
 
-def comlrl(seed: int, name: str, folder: str) -> Curve:
-    """MAGRPO of CoMLRL with one agent. Its buffer counts prompts, so that it updates when as many
-    answers were sampled as here; it asks for the reward of each answer by itself."""
-    from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
-
+def comlrl(library: str, method: str, seed: int, name: str, folder: str) -> Curve:
+    """CoMLRL with one agent. Its buffer counts prompts in MAGRPO, so that it updates when as many
+    answers were sampled as here, and answers in IAC; it asks for the reward of each by itself."""
+    package = "mrlm.comlrl" if library == "mrlm" else "comlrl.trainers"
+    if library != "mrlm":
+        package += ".reinforce" if method == "magrpo" else ".actor_critic"
+    classes = importlib.import_module(package)
     torch.manual_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(name)
     # it takes the first padding token of a prompt for its end, and chat prompts have end tokens
     tokenizer.pad_token = "<|endoftext|>"
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32), LORA)
+    model: Any = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32), LORA
+    )
     curve = Curve(tokenizer)
     rows = Sums._rows(2, 400, 1)
     random.Random(seed).shuffle(rows)
     answers = {curve.prompt(row["question"]): row["answer"] for row in rows}
+    siblings = SAMPLES if method == "magrpo" else 1
+    batch = PROMPTS * SAMPLES // siblings
     asked = 0
 
     def rewards(*completions: Any, batch_items: Any = None, **_: Any) -> list[float]:
@@ -157,34 +180,43 @@ def comlrl(seed: int, name: str, folder: str) -> Curve:
         asked += len(completions[0])
         return [reward(text, batch_items[0]["answer"]) for text in completions[0]]
 
-    trainer: Any = MAGRPOTrainer(
-        agents=[model],
-        num_agents=1,
+    words: dict[str, Any] = {
+        "num_train_epochs": 1,
+        "num_agents": 1,
+        "agent_learning_rate": RATE,
+        "num_generations": siblings,
+        "max_new_tokens": TOKENS,
+        "num_turns": 1,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "eval_interval": 0,
+        "rollout_buffer_size": batch,
+        "train_batch_size": batch,
+        "early_termination_threshold": None,
+        "parallel_training": "none",
+    }
+    if library != "mrlm":
+        words |= {"agent_devices": ["cpu"]}
+    more: dict[str, Any] = {"agents": [model]}
+    if method == "magrpo":
+        words |= {"top_k": 0}
+        more |= {"num_agents": 1}
+    else:  # the critic is a head on the agent's own model, as in configs/real/sums_ppo.yaml
+        words |= {"critic_learning_rate": RATE, "use_separate_critic": False}
+        if library != "mrlm":
+            heads = importlib.import_module("comlrl.models.actor_critic")
+            more = {"agents": [heads.CausalLMWithValueHead(model, attach_value_head=True)]}
+    tasks = list(answers.items())
+    tasks = (tasks * (batch * STEPS // len(tasks) + 1))[: batch * STEPS]
+    trainer: Any = getattr(classes, f"{method.upper()}Trainer")(
         tokenizer=tokenizer,
         train_dataset=Dataset.from_list(
-            [{"prompt": prompt, "answer": answer} for prompt, answer in answers.items()][
-                : PROMPTS * STEPS
-            ]
+            [{"prompt": prompt, "answer": answer} for prompt, answer in tasks]
         ),
         reward_func=rewards,
         formatters=[lambda item, **_: item["prompt"]],
-        args=MAGRPOConfig(
-            num_train_epochs=1,
-            num_agents=1,
-            agent_learning_rate=RATE,
-            num_generations=SAMPLES,
-            max_new_tokens=TOKENS,
-            num_turns=1,
-            temperature=1.0,
-            top_p=1.0,
-            top_k=0,
-            eval_interval=0,
-            rollout_buffer_size=PROMPTS,
-            train_batch_size=PROMPTS,
-            early_termination_threshold=None,
-            parallel_training="none",
-            agent_devices=["cpu"],
-        ),
+        args=getattr(classes, f"{method.upper()}Config")(**words),
+        **more,
     )
     trainer.verbose = False
     curve.began = time.process_time()
@@ -193,15 +225,18 @@ def comlrl(seed: int, name: str, folder: str) -> Curve:
     return curve
 
 
-LIBRARIES: dict[str, Callable[[int, str, str], Curve]] = {"trl": trl, "comlrl": comlrl}
+METHODS: dict[str, Callable[[str, str, int, str, str], Curve]] = {
+    **dict.fromkeys(("grpo", "sft", "dpo"), trl),
+    **dict.fromkeys(("magrpo", "iac"), comlrl),
+}
 
 
 if __name__ == "__main__":
-    library, seed, model = sys.argv[1:]
+    library, method, seed, model = sys.argv[1:]
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="mrlm-peer-") as folder:
-        curve = LIBRARIES[library](int(seed), model, folder)
-    row = {"library": library, "seed": int(seed), "seconds": curve.seconds}
+        curve = METHODS[method](library, method, int(seed), model, folder)
+    row = {"library": library, "method": method, "seed": int(seed), "seconds": curve.seconds}
     row |= {"rewards": curve.rewards}
     row["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps(row))
