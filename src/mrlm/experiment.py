@@ -1,6 +1,7 @@
 """Experiments: a config trained to its end, stage after stage, each from the models of the previous
 one; and a dry run that only reports."""
 
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from mrlm.build.lock import unlock
 from mrlm.build.policies import LiveObjects
 from mrlm.build.precision import precision_text, with_precision
 from mrlm.build.preview import assignment_text, defaults_that_matter, first_prompts, settings_set
+from mrlm.build.recorded import recorded_config
 from mrlm.build.run import arithmetic_of, build, plan_of, run_of
 from mrlm.build.run_plan import RunPlan
 from mrlm.build.sources import total_steps
@@ -110,13 +112,14 @@ def _run_stages(
             log.info("stage %s is finished", name)
         else:
             saved = resume is not None and peers.first(partial(checkpoints, stage_folder))
-            if saved:
-                _check_resumable(stage, stage_folder)
             joined = join(stage.distributed)
             if again:  # an environment has a model of an earlier stage
                 plan = plan_of(stage, parts, joined)
             else:
                 plan.config, plan.parts, plan.peers = with_precision(stage), parts, joined
+            if saved:
+                same = _taken(stage_folder, parts).items() & _noted(stage_folder).items()
+                _check_resumable(recorded_config(plan, stage_folder), stage_folder, dict(same))
             run = run_of(plan, stage, stage_folder if saved else None)
             if peers.main:
                 _note_models(run.folder, parts)
@@ -203,9 +206,19 @@ def _finished(folder: Path, stage: ExperimentConfig, last: bool) -> bool:
 def _note_models(folder: Path, parts: LiveObjects) -> None:
     """Write the initial models of a stage to its folder; its config does not contain them."""
     if parts.models:
-        taken = {name: os.path.relpath(path, folder) for name, (path, _) in parts.models.items()}
         with writing(folder / MODELS):
-            write_json(folder / MODELS, taken)
+            write_json(folder / MODELS, _taken(folder, parts))
+
+
+def _taken(folder: Path, parts: LiveObjects) -> dict[str, str]:
+    """The initial models of a stage in a folder, by policy, relative to the folder."""
+    return {name: os.path.relpath(path, folder) for name, (path, _) in parts.models.items()}
+
+
+def _noted(folder: Path) -> dict[str, str]:
+    """What `_note_models` wrote; nothing for a stage that began with the models of its config."""
+    file = folder / MODELS
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _nothing_left(folder: Path, last: Path, peers: Peers) -> TrainResult:
@@ -242,8 +255,13 @@ def _titled(stage: ExperimentConfig, title: str, folder: Path) -> ExperimentConf
     return stage
 
 
-def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | None) -> None:
-    """Check that a run is continued with its own config, except for settings that may change."""
+def _check_resumable(
+    config: ExperimentConfig,
+    resume: str | os.PathLike[str] | None,
+    inherited: Collection[str] = (),
+) -> None:
+    """Check that a run is continued with its own config, except for settings that may change and
+    where the models are that policies took over, the `inherited` ones."""
     if resume is None:
         return
     folder = Path(resume).expanduser()
@@ -254,6 +272,8 @@ def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | 
     if not config_file.is_file():
         raise ConfigError(f"{folder}: it has no config.yaml, so it is not a run folder")
     changes = diff(with_precision(load_config(config_file)), with_precision(config))
+    moved = tuple(f"policies.{name}.{key}:" for name in inherited for key in ("model", "tokenizer"))
+    changes = [change for change in changes if not change.startswith(moved)]
     if config.training.precision == "auto":
         changes = [
             f"{change}: auto decides by the machine; set it, or resume on one like the first"

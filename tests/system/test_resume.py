@@ -16,7 +16,7 @@ import yaml
 from forking import Launcher, Started
 from grids import quick
 from logged_rows import CONFIG, logged
-from mrlm import Callback, load_config, run_experiment
+from mrlm import Callback, ExperimentConfig, load_config, run_experiment
 from mrlm.core.errors import ConfigError
 from mrlm.learn.checkpoint import checkpoints, verify
 from mrlm.training.checks import check_first_step
@@ -195,6 +195,32 @@ def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
         run_experiment(other, resume=folder)
     longer = load_config(config, [f"output_dir={folder}", "training.num_iterations=2"])
     assert [row["step"] for row in run_experiment(longer, resume=folder).history] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("policies", [{}, CONFIG["policies"]], ids=["usual", "named"])
+def test_a_later_stage_goes_on_with_the_models_that_it_took_over(
+    policies: dict[str, Any], tmp_path: Path
+) -> None:
+    class Stop(Callback):
+        def on_step_end(self, run: Any, metrics: Any) -> None:
+            if run.step == 2 and run.folder.name == "2-b":
+                run.stop()
+
+    stages = [{"name": n, "training": {"num_iterations": k}} for n, k in (("a", 1), ("b", 3))]
+    data = CONFIG | {"policies": policies, "stages": stages, "evaluation": {}}
+    config = ExperimentConfig(**data, output_dir=str(tmp_path / "whole"))
+    run_experiment(config)
+    parts = config.merged({"output_dir": str(tmp_path / "parts")})
+    run_experiment(parts, callbacks=[Stop()])
+    if policies:  # it is moved, too
+        parts = parts.merged({"output_dir": str((tmp_path / "parts").rename(tmp_path / "moved"))})
+    folder = Path(str(parts.output_dir))
+    assert len(logged(folder / "2-b")) == 2
+    other = parts.merged({"training.learning_rate": 0.5})
+    with pytest.raises(ConfigError, match=r"another config.*:\n  training\.learning_rate: .*$"):
+        run_experiment(other, resume=folder)
+    run_experiment(parts, resume=folder)
+    assert logged(folder / "2-b") == logged(tmp_path / "whole" / "2-b")
 
 
 def test_a_trainer_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
