@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.build.async_play import describe
-from mrlm.build.folder import claim, run_folder
+from mrlm.build.folder import claim, has_earlier_run, run_folder
 from mrlm.build.ineffective import Verdicts, refuse_idle, verdicts
 from mrlm.build.lock import unlock
 from mrlm.build.policies import LiveObjects
@@ -76,7 +76,7 @@ def run_experiment(
     for index, (_, stage) in enumerate(stages):  # of a stage that does not exist
         _with_stages(stage, folder, [label for label, _ in stages[:index]])
     refuse_idle(*(reasons for _, reasons in checked))
-    peers.first(lambda: claim(folder, resume is None and any(folder.glob("*"))))
+    peers.first(lambda: claim(folder, resume is None and has_earlier_run(folder, pipeline=True)))
     try:
         return _run_stages(config, [plan for plan, _ in checked], folder, resume, callbacks, peers)
     finally:

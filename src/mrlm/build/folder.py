@@ -1,11 +1,14 @@
 """The folder of a run: its path, the state of an earlier run there, and the log in it."""
 
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mrlm.build.lock import lock, unlock
+from mrlm.build.lock import LOCK, check_free, lock, unlock
 from mrlm.config import ExperimentConfig
+from mrlm.config.paths import INPUTS
 from mrlm.core.errors import ConfigError
 from mrlm.core.log import log
 from mrlm.core.process_group import ALONE, Peers
@@ -13,9 +16,16 @@ from mrlm.distributed.silent_log import SilentLog
 from mrlm.doctor.examination import make_rules
 from mrlm.learn.checkpoint import clear_temporaries, newest_verified, step_of, thin, writing
 from mrlm.record.plan import RecordPlan
+from mrlm.record.reader import METRICS
 from mrlm.tracking.run_log import RunLog
 from mrlm.training.input_digests import check_inputs, note_inputs
 from mrlm.training.rollback import settle
+
+CONFIG = "config.yaml"
+OWN = (CONFIG, METRICS)
+"""Names of files that a run replaces."""
+STAGE_FOLDER = re.compile(r"\d+-.")
+"""How the name of a stage's folder begins."""
 
 
 def open_log(
@@ -74,7 +84,55 @@ def set_aside(folder: Path) -> None:
     places = (Path(f"{folder}.{number}") for number in range(1, 10**6))
     free = folder.rename(next(place for place in places if not place.exists()))
     unlock(folder, renamed=free)
-    log.info("%s held an earlier run, renamed to %s", folder, free)
+    log.warning("%s held an earlier run, renamed to %s", folder, free)
+
+
+def check_folder(folder: Path, resume: Path | None) -> None:
+    """Check that a run can be written to a folder, before its models are loaded; the run that is
+    resumed may be there. Raises `ConfigError`, as `claim` and `has_earlier_run`."""
+    check_free(folder)
+    if not _continues(folder, resume):
+        has_earlier_run(folder)
+
+
+def has_earlier_run(folder: Path, pipeline: bool = False) -> bool:
+    """Whether a folder has a run of before, which may be renamed: that of one run, or one whose
+    only folders are stages. Raises `ConfigError`: it has other files, of which a `pipeline` permits
+    none and a run those that are no run and none of its own; or another process writes there."""
+    names = _names(folder)
+    inner = {name for name in names if name != "final" and (folder / name).is_dir()}
+    stages = {name for name in inner if STAGE_FOLDER.match(name) and _begun(folder / name)}
+    if _is_run(folder) or (stages and stages == inner):
+        for file in folder.glob(f"*/{LOCK}"):
+            check_free(file.parent)
+        return True
+    if not names.isdisjoint(OWN) or (names - {LOCK} if pipeline else [*folder.glob(f"*/{CONFIG}")]):
+        raise ConfigError(f"{folder} has other files; give a new folder (output_dir, or --output)")
+    return False
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run."""
+    names = _names(folder)
+    return CONFIG in names and not names.isdisjoint((METRICS, INPUTS))
+
+
+def _begun(folder: Path) -> bool:
+    """Whether a folder is that of a stage, be it one that ended before it wrote anything."""
+    return _is_run(folder) or _names(folder) == {LOCK}
+
+
+def _names(folder: Path) -> set[str]:
+    """The names in a folder; none in one that cannot be read, or is none."""
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
+
+
+def _continues(folder: Path, resume: Path | None) -> bool:
+    origins = [] if resume is None else [resume.resolve(), resume.resolve().parent]
+    return folder.resolve() in origins
 
 
 def claim(folder: Path, earlier: bool) -> None:
@@ -97,17 +155,15 @@ def prepare_folder(
     writes there."""
     folder = run_folder(config)
     try:
-        origins = [] if resume is None else [resume.resolve(), resume.resolve().parent]
-        same = folder.resolve() in origins
+        same = _continues(folder, resume)
         if resume is not None:
             check_inputs(resume.parent if resume.name.startswith("checkpoint-") else resume)
-        earlier = list(folder.glob("config.yaml")) or list(folder.glob("*/config.yaml"))
-        claim(folder, not same and bool(earlier))
+        claim(folder, not same and has_earlier_run(folder))
         clear_temporaries(folder)
         config = config if record is None else record(folder)
-        config.save(folder / "config.yaml")
         if not same:
             note_inputs(config, folder)
+        config.save(folder / CONFIG)
     except OSError as error:
         unlock(folder)
         raise ConfigError(f"output_dir={str(folder)!r} cannot be written: {error}") from error
