@@ -166,6 +166,22 @@ def test_help_of_no_command_loads_a_heavy_library() -> None:
         (["train", "--config", "small.yaml", "--resume"], "outputs/small"),
         (["eval", "--model", ".", "--environment", "math"], "has no model (no config.json"),
         (["collect", "--model", "mrlm/tiny"], "--output"),
+        (["eval", "--config", "small.yaml", "--success", "inf"], "--success inf: give a finite"),
+        (["collect", "-o", "x", "--filter-reward", "nan"], "--filter-reward nan: give a finite"),
+        (["view", ".", "--text", "--port", "80"], "--port is for a page"),
+        (["view", ".", "--text", "--host", "::"], "--host is for a page"),
+        (["info", "--wait", "1"], "--wait is for a server"),
+        (["info", "--tls-ca", "x"], "--tls-ca is for a server"),
+        (["info", "--server", "x:1", "--no-plugins"], "--no-plugins is for this machine"),
+        (["recipe", "show", "magrpo", "training.seed=1"], "training.seed=1 is for mrlm recipe"),
+        (["recipe", "list", "--steps", "1"], "--steps is for mrlm recipe run"),
+        (["recipe", "list", "--scale", "cpu"], "--scale is for mrlm recipe show and run"),
+        (["data", "--format", "parquet"], "--format has no effect: no data set is given"),
+        (["data", "smollm2", "--on-bad-row", "skip"], "--on-bad-row has no effect: smollm2 is"),
+        (["data", "check", "gsm8k", "--out", "x"], "--out has no effect: mrlm data check writes"),
+        (["look", ".", "-e", "a", "--json", "--tokens", "values"], "--tokens is for text"),
+        (["replay", ".", "-e", "a", "--check", "--from", "a:0"], "--check is for a recorded"),
+        (["replay", ".", "-e", "a", "--message", ""], "--message is for continuations"),
         (["collect", "-m", "mrlm/tiny", "-e", "math", "-n", "0", "-o", "x"], "'--num-episodes'"),
     ],
 )
@@ -487,6 +503,17 @@ def test_json_is_written_all_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         cli._options.write_json(tmp_path / "n.json", [float("nan")])
     assert sorted(each.name for each in path.parent.iterdir()) == ["c.json"]
+
+
+@pytest.mark.parametrize("option", ["--output=small.yaml/x", "--output=.", "--record=small.yaml/x"])
+@pytest.mark.parametrize("command", ["eval", "collect"])
+def test_where_a_result_goes_is_checked_before_anything_is_played(
+    command: str, option: str, run: Mrlm, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("evaluate_model", "collect_trajectories"):
+        monkeypatch.setattr(runs, name, lambda *_: pytest.fail("it was played"))
+    done = run(command, "--config", config, "--output=x.json", option)
+    assert done.code == 2 and f"{option.partition('=')[2]} cannot be written: " in done.err
 
 
 def test_eval_of_a_run_prints_intervals_and_writes_json(run: Mrlm, trained: Path) -> None:

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mrlm.cli._options import refuse
 from mrlm.cli.serve import TOKEN
+
+LOCAL = "127.0.0.1"
+"""The address that only this machine reaches."""
 
 
 def view(
     run: Path,
     port: int = 0,
-    host: str = "127.0.0.1",
+    host: str = LOCAL,
     token: str | None = None,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
@@ -22,6 +26,8 @@ def view(
     if text:
         from mrlm.cli.look import look
 
+        names = {"port": port, "host": host != LOCAL and host, "token": token}
+        refuse("is for a page; remove it or --text", **names, tls_cert=tls_cert, tls_key=tls_key)
         return look(run)
     from mrlm.serving.protocol.security import check_exposure, server_credentials
     from mrlm.tracking.console import printable
