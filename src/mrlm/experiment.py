@@ -216,7 +216,7 @@ def _taken(folder: Path, parts: LiveObjects) -> dict[str, str]:
 
 
 def _noted(folder: Path) -> dict[str, str]:
-    """What `_note_models` wrote; nothing for a stage that began with the models of its config."""
+    """The content of the file that `_note_models` wrote; nothing, if it wrote none."""
     file = folder / MODELS
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 

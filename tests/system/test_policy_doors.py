@@ -436,6 +436,7 @@ def test_weights_change_while_nobody_speaks() -> None:
         ((), "nothing to serve is given"),
         (("--policy", "base"), "write NAME=FOLDER"),
         (("--http-port", "0", "-e", "relay"), "--http-port is for policies"),
+        (("--dtype", "float16", "-e", "relay"), "--dtype is for policies"),
         (("--policy", "a=x", "--policy", "a=y"), "the name 'a' is given twice"),
         (("--policy", "a=./none"), "the folder does not exist"),
         (
@@ -486,12 +487,16 @@ def test_of_a_pipeline_the_policies_of_the_last_stage_are_served(
         "stages": stages,
     }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    desk = open_hub(None, tmp_path / "c.yaml", False, None, "cpu", "float32", 60.0)
+    desk = open_hub(None, tmp_path / "c.yaml", False, None, "cpu", "bfloat16", 60.0)
     assert desk is not None
     try:
         assert list(desk.served) == ["policy_c"] and not desk.takes_weights
+        holder: Any = desk.served["policy_c"].holder
+        assert {x.dtype for x in holder.policy.model.parameters()} == {torch.bfloat16}
     finally:
         desk.close()
+    with pytest.raises(ConfigError, match="'nonsense'"):
+        open_hub(None, tmp_path / "c.yaml", False, None, "cpu", "nonsense", 60.0)
     assert open_hub(None, None, False, None, "cpu", "float32", 60.0) is None
 
 

@@ -158,7 +158,7 @@ def test_without_locks_of_the_file_system_the_named_process_decides(
 
 
 RUN = ("config.yaml", "metrics.jsonl")
-FOLDERS: dict[str, tuple[list[str], tuple[bool, bool]]] = {
+FOLDERS: dict[str, tuple[list[str], tuple[bool | None, bool | None]]] = {
     "a run": ([*RUN, "notes.txt"], (True, True)),
     "one that has just begun": (["config.yaml", "inputs.json"], (True, True)),
     "a pipeline": ([*(f"1-a/{name}" for name in RUN), "2-b/.lock", "run.html"], (True, True)),

@@ -25,7 +25,7 @@ CONFIG = "config.yaml"
 OWN = (CONFIG, METRICS)
 """Names of files that a run replaces."""
 STAGE_FOLDER = re.compile(r"\d+-.")
-"""How the name of a stage's folder begins."""
+"""The beginning of the name of a stage's folder."""
 
 
 def open_log(

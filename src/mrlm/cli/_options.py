@@ -216,7 +216,7 @@ def recorded_at(folder: Path) -> str:
 def refuse(why: str, **options: Any) -> None:
     """Refuse options that would do nothing. Raises `ConfigError`: one is given."""
     for name, value in options.items():
-        if value or value == "":
+        if not (value is None or value is False or value == []):
             raise ConfigError(f"--{name.replace('_', '-')} {why}")
 
 

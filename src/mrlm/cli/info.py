@@ -32,7 +32,7 @@ def info(
         refuse("is for this machine; remove it or --server", no_plugins=not plugins)
         return _server(server, wait, access_of(token, None, tls_ca, tls_cert, tls_key))
     access = {"token": token, "tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
-    refuse("is for a server; add --server HOST:PORT, or remove it", wait=wait, **access)
+    refuse("is for a server; add --server HOST:PORT, or remove it", wait=wait or None, **access)
     from mrlm import __version__
 
     print(f"mrlm          {__version__}")

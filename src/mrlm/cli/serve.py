@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mrlm.cli._options import refuse
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ TOKEN = "MRLM_TOKEN"
 """The environment variable with the token, if no other is named."""
 SECTIONS = ("environments", "eval_envs")
 """Keys of a config file that are served."""
+PATIENCE = 600.0
 
 
 def serve(
@@ -47,14 +49,19 @@ def serve(
     http_port: int | None = None,
     take_weights: bool = False,
     weights_from: Path | None = None,
-    device: str = "auto",
-    dtype: str = "float32",
-    engine_timeout: float = 600.0,
+    device: str | None = None,
+    dtype: str | None = None,
+    engine_timeout: float = PATIENCE,
 ) -> None:
     """Serve environments and policies. SIGTERM and Ctrl-C let open sessions finish first."""
     from mrlm.serving.environments.server import Settings
 
-    worlds = _served(environments, config, bool(policy or policies_of or team), http_port)
+    worlds = _served(environments, config, bool(policy or policies_of or team))
+    if not (policy or policies_of or team):
+        weights = {"take_weights": take_weights, "weights_from": weights_from}
+        how = {"device": device, "dtype": dtype, "engine_timeout": engine_timeout != PATIENCE}
+        why = "is for policies, and none is served; give --policy"
+        refuse(why, http_port=http_port, **weights, **how)
     settings = Settings(
         environments=worlds,
         host=host,
@@ -109,7 +116,7 @@ def _say(server: EnvironmentServer, url: str | None = None) -> None:
 
 
 def _served(
-    environments: list[str] | None, config: Path | None, policies: bool, http_port: int | None
+    environments: list[str] | None, config: Path | None, policies: bool
 ) -> list[str | ServedEnvironment]:
     """The environments to serve. Raises `ConfigError`: nothing is to be served, or a file is
     wrong."""
@@ -118,8 +125,6 @@ def _served(
         raise ConfigError(
             "nothing to serve is given; use --environments, such as code,math,debate, or --policy"
         )
-    if http_port is not None and not policies:
-        raise ConfigError("--http-port is for policies, and none is served; give --policy")
     return worlds
 
 
@@ -168,12 +173,13 @@ def open_hub(
     of: Path | None,
     take_weights: bool,
     weights_from: Path | None,
-    device: str,
-    dtype: str,
+    device: str | None,
+    dtype: str | None,
     timeout: float,
     team: Path | None = None,
 ) -> PolicyHub | None:
-    """The hub of the policies to serve; `None` for none. Raises `ConfigError`: an option is wrong,
+    """The hub of the policies to serve; `None` for none. Without a device or dtype they are those
+    of the config, else `auto` and float32. Raises `ConfigError`: an option is wrong,
     or a policy cannot be loaded."""
     if not named and of is None and team is None:
         return None
@@ -189,11 +195,14 @@ def open_hub(
     from mrlm.serving.policies.hub import PolicyHub
 
     if of is not None:
-        house = house_of_config(load_config(of).stage_configs()[-1][1])
+        changes = {"model.device": device, "model.torch_dtype": dtype}
+        config = load_config(of).stage_configs()[-1][1]
+        changes = {key: value for key, value in changes.items() if value is not None}
+        house = house_of_config(config.merged(changes))
     elif team is not None:
-        house = house_of_team(team, dtype, device)
+        house = house_of_team(team, dtype or "float32", device or "auto")
     else:
-        house = house_of(_by_name(named or []), dtype, device)
+        house = house_of(_by_name(named or []), dtype or "float32", device or "auto")
     if all(policy.size < TINY for policy in house.policies.values()):
         torch.set_num_threads(1)
     return PolicyHub(

@@ -26,7 +26,7 @@ def view(
     if text:
         from mrlm.cli.look import look
 
-        names = {"port": port, "host": host != LOCAL and host, "token": token}
+        names = {"port": port or None, "host": host != LOCAL and host, "token": token}
         refuse("is for a page; remove it or --text", **names, tls_cert=tls_cert, tls_key=tls_key)
         return look(run)
     from mrlm.serving.protocol.security import check_exposure, server_credentials
