@@ -172,8 +172,13 @@ def test_tools_reach_the_template_and_calls_come_back(client: Any, tiny_path: st
 def test_models_and_health(client: Any, http: httpx.Client) -> None:
     (found,) = client.models.list().data
     assert found.id == "base" and found.max_model_len == 8192
+    assert client.models.retrieve("base") == found
+    assert http.get("/v1/models/no/such").json()["error"]["code"] == "model_not_found"
     assert len(found.mrlm["fingerprint"]) == 2
     assert http.get("/health").json()["status"] == "ok"
+
+
+OF_CHAT = {"messages": SAID, "tools": [{}], "tool_choice": "auto", "max_completion_tokens": 2}
 
 
 @pytest.mark.parametrize(
@@ -194,11 +199,24 @@ def test_models_and_health(client: Any, http: httpx.Client) -> None:
         ({"frequency_penalty": 0.5}, 400, "frequency_penalty is not supported"),
         ({"stream": "yes"}, 400, "stream must be true or false"),
         ({"tool_choice": "required"}, 400, "tool_choice may be"),
+        ({"max_completion_tokens": 3}, 400, "max_tokens and max_completion_tokens differ"),
+        ({"stream_options": {}}, 400, "stream_options must be an object, of a request with"),
+        ({"stream": True, "stream_options": "x"}, 400, "stream_options must be an object"),
+        ({"stream": True, "stream_options": {"x": True}}, 400, "stream_options may have"),
+        ({"tools": [{}]}, 400, "tools[0] must be"),
+        ({"tools": [{"type": "function", "function": {}}], "tool_choice": "none"}, 400, "tools[0]"),
+        ({"prompt": "x"}, 400, "prompt is not supported by this route"),
+        ({"return_token_ids": True}, 400, "return_token_ids is not supported by this route"),
+        *(
+            ({"prompt": "x", "messages": None, name: value}, 400, f"{name} is not supported by")
+            for name, value in OF_CHAT.items()
+        ),
     ],
 )
 def test_bad_requests(changes: dict[str, Any], status: int, said: str, http: httpx.Client) -> None:
     body = {"model": "base", "messages": SAID, "max_tokens": 2} | changes
-    reply = http.post("/v1/chat/completions", json=body)
+    route = "completions" if "prompt" in changes and len(changes) > 1 else "chat/completions"
+    reply = http.post(f"/v1/{route}", json=body)
     assert reply.status_code == status, reply.text
     error = reply.json()["error"]
     assert said in error["message"] and error["type"] == "invalid_request_error"
