@@ -100,12 +100,14 @@ def _run_stages(
     before: set[str] = set()
     for index, (name, stage) in enumerate(stages):
         stage_folder = folder / f"{index + 1}-{name}"
-        title = f"{config.experiment_name}-{name}"
         plan = plans.pop(0)
         parts = LiveObjects(callbacks=callbacks, models=_inherited(stage, trained, before))
         placed = _with_stages(stage, folder, [label for label, _ in stages[:index]])
-        again = placed is not stage or _lends(stage, parts)
-        stage = _titled(placed, title, stage_folder)
+        sections = [*stage.environments, *stage.evaluation.environments]
+        again = placed is not stage or any(x.lent_policy in parts.models for x in sections)
+        stage = placed.model_copy()  # an experiment of its own, in its folder
+        stage.experiment_name = f"{config.experiment_name}-{name}"
+        stage.output_dir = str(stage_folder)
         if resume is not None and peers.first(
             partial(_finished, stage_folder, stage, index == len(stages) - 1)
         ):
@@ -131,7 +133,10 @@ def _run_stages(
     last_stage = folder / f"{len(stages)}-{stages[-1][0]}"
     peers.first(lambda: _link_final(folder, last_stage))
     if not results:
-        results[len(stages) - 1] = _nothing_left(folder, last_stage, peers)
+        text = "%s: every stage is finished; raise training.num_iterations of the last to continue"
+        log.info(text, folder)
+        history = peers.first(lambda: list(json_rows(last_stage, METRICS)))
+        results[len(stages) - 1] = TrainResult(latest(history), history, folder)
     rows = [row | {"stage": index} for index, done in results.items() for row in done.history]
     return TrainResult(results[max(results)].metrics, rows, folder)
 
@@ -221,14 +226,6 @@ def _noted(folder: Path) -> dict[str, str]:
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
-def _nothing_left(folder: Path, last: Path, peers: Peers) -> TrainResult:
-    """The result of an experiment whose stages were all finished before."""
-    text = "%s: every stage is finished; raise training.num_iterations of the last to continue"
-    log.info(text, folder)
-    rows = peers.first(lambda: list(json_rows(last, METRICS)))
-    return TrainResult(latest(rows), rows, folder)
-
-
 def _checked(name: str, stage: ExperimentConfig, peers: Peers) -> tuple[RunPlan, Verdicts]:
     """The plan of a stage, checked before anything is trained or moved, and its settings."""
     try:
@@ -240,19 +237,6 @@ def _checked(name: str, stage: ExperimentConfig, peers: Peers) -> tuple[RunPlan,
         return plan, verdicts(plan)
     except ConfigError as error:
         raise type(error)(f"stage {name}: {error}") from error
-
-
-def _lends(stage: ExperimentConfig, parts: LiveObjects) -> bool:
-    """Whether an environment of a stage has one of the models with which it begins."""
-    sections = [*stage.environments, *stage.evaluation.environments]
-    return any(section.lent_policy in parts.models for section in sections)
-
-
-def _titled(stage: ExperimentConfig, title: str, folder: Path) -> ExperimentConfig:
-    """A stage as an experiment of its own, in its folder."""
-    stage = stage.model_copy()
-    stage.experiment_name, stage.output_dir = title, str(folder)
-    return stage
 
 
 def _check_resumable(
@@ -274,7 +258,7 @@ def _check_resumable(
     changes = diff(with_precision(load_config(config_file)), with_precision(config))
     moved = tuple(f"policies.{name}.{key}:" for name in inherited for key in ("model", "tokenizer"))
     changes = [change for change in changes if not change.startswith(moved)]
-    if config.training.precision == "auto":
+    if config.training.precision == "auto" or "precision" not in config.training.model_fields_set:
         changes = [
             f"{change}: auto decides by the machine; set it, or resume on one like the first"
             if change.startswith("training.precision:")

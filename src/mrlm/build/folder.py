@@ -1,6 +1,5 @@
 """The folder of a run: its path, the state of an earlier run there, and the log in it."""
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -22,10 +21,6 @@ from mrlm.training.input_digests import check_inputs, note_inputs
 from mrlm.training.rollback import settle
 
 CONFIG = "config.yaml"
-OWN = (CONFIG, METRICS)
-"""Names of files that a run replaces."""
-STAGE_FOLDER = re.compile(r"\d+-.")
-"""The beginning of the name of a stage's folder."""
 
 
 def open_log(
@@ -79,68 +74,42 @@ def run_folder(config: ExperimentConfig) -> Path:
     return folder.expanduser().absolute()
 
 
-def set_aside(folder: Path) -> None:
-    """Renames the folder of an earlier run to one with a number at its end."""
-    places = (Path(f"{folder}.{number}") for number in range(1, 10**6))
-    free = folder.rename(next(place for place in places if not place.exists()))
-    unlock(folder, renamed=free)
-    log.warning("%s held an earlier run, renamed to %s", folder, free)
-
-
-def check_folder(folder: Path, resume: Path | None) -> None:
-    """Check that a run can be written to a folder, before its models are loaded; the run that is
-    resumed may be there. Raises `ConfigError`, as `claim` and `has_earlier_run`."""
+def has_earlier_run(folder: Path, resume: Path | None = None, pipeline: bool = False) -> bool:
+    """Whether a folder has a run of before, which may be renamed: one that is not resumed, or one
+    whose only folders are stages. Raises `ConfigError`: it has other files, of which a `pipeline`
+    permits none and a run those that are no run and none of its own; or another process writes."""
     check_free(folder)
-    if not _continues(folder, resume):
-        has_earlier_run(folder)
-
-
-def has_earlier_run(folder: Path, pipeline: bool = False) -> bool:
-    """Whether a folder has a run of before, which may be renamed: that of one run, or one whose
-    only folders are stages. Raises `ConfigError`: it has other files, of which a `pipeline` permits
-    none and a run those that are no run and none of its own; or another process writes there."""
-    names = _names(folder)
-    inner = {name for name in names if name != "final" and (folder / name).is_dir()}
-    stages = {name for name in inner if STAGE_FOLDER.match(name) and _begun(folder / name)}
-    if _is_run(folder) or (stages and stages == inner):
+    entries = [x for x in folder.iterdir() if x.name != LOCK] if folder.is_dir() else []
+    if not entries or _continues(folder, resume):
+        return False
+    inner = [x for x in entries if x.is_dir() and x.name != "final"]
+    if _is_run(folder) or (inner and all(re.match(r"\d+-", x.name) and _is_run(x) for x in inner)):
         for file in folder.glob(f"*/{LOCK}"):
             check_free(file.parent)
         return True
-    if not names.isdisjoint(OWN) or (names - {LOCK} if pipeline else [*folder.glob(f"*/{CONFIG}")]):
+    if pipeline or any(x.name in (CONFIG, METRICS) or (x / CONFIG).is_file() for x in entries):
         raise ConfigError(f"{folder} has other files; give a new folder (output_dir, or --output)")
     return False
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run."""
-    names = _names(folder)
-    return CONFIG in names and not names.isdisjoint((METRICS, INPUTS))
-
-
-def _begun(folder: Path) -> bool:
-    """Whether a folder is that of a stage, be it one that ended before it wrote anything."""
-    return _is_run(folder) or _names(folder) == {LOCK}
-
-
-def _names(folder: Path) -> set[str]:
-    """The names in a folder; none in one that cannot be read, or is none."""
-    try:
-        return set(os.listdir(folder))
-    except OSError:
-        return set()
+    return (folder / CONFIG).is_file() and any((folder / x).is_file() for x in (METRICS, INPUTS))
 
 
 def _continues(folder: Path, resume: Path | None) -> bool:
-    origins = [] if resume is None else [resume.resolve(), resume.resolve().parent]
-    return folder.resolve() in origins
+    return resume is not None and folder.resolve() in (resume.resolve(), resume.resolve().parent)
 
 
 def claim(folder: Path, earlier: bool) -> None:
-    """Lock a folder for this process; with `earlier`, that of a run before is renamed first. Raises
-    `ConfigError`: another process writes there, or it cannot be written."""
+    """Lock a folder for this process; with `earlier`, that of a run before is renamed first, to one
+    with a number at its end. Raises `ConfigError`: another process writes there, or it cannot be
+    written."""
     lock(folder)
     if earlier:
-        set_aside(folder)
+        places = (Path(f"{folder}.{number}") for number in range(1, 10**6))
+        free = folder.rename(next(place for place in places if not place.exists()))
+        unlock(folder, renamed=free)
+        log.warning("%s held an earlier run, renamed to %s", folder, free)
         lock(folder)
 
 
@@ -155,13 +124,12 @@ def prepare_folder(
     writes there."""
     folder = run_folder(config)
     try:
-        same = _continues(folder, resume)
         if resume is not None:
             check_inputs(resume.parent if resume.name.startswith("checkpoint-") else resume)
-        claim(folder, not same and has_earlier_run(folder))
+        claim(folder, has_earlier_run(folder, resume))
         clear_temporaries(folder)
         config = config if record is None else record(folder)
-        if not same:
+        if not _continues(folder, resume):
             note_inputs(config, folder)
         config.save(folder / CONFIG)
     except OSError as error:

@@ -11,7 +11,7 @@ from mrlm.build.async_play import copies_of
 from mrlm.build.compatibility import CHECKS, crossed, effects_obstacle
 from mrlm.build.engines import make_engines
 from mrlm.build.environments import check_isolation, make_environments
-from mrlm.build.folder import check_folder, checkpoint_of, open_log, prepare_folder, run_folder
+from mrlm.build.folder import checkpoint_of, has_earlier_run, open_log, prepare_folder, run_folder
 from mrlm.build.in_process import InProcess
 from mrlm.build.ineffective import facts_of, refuse_idle, verdicts
 from mrlm.build.learning_rates import check_rates
@@ -75,7 +75,7 @@ def run_of(plan: RunPlan, config: ExperimentConfig, resume: Path | None) -> Run:
     """Builds the run of a plan, made of a config, from its beginning or from the run folder or
     checkpoint `resume`."""
     peers = plan.peers
-    peers.first(lambda: check_folder(run_folder(config), resume))
+    peers.first(lambda: has_earlier_run(run_folder(config), resume))
     log.info("%s", assignment_text(plan))
     log.info("%s", precision_text(config, plan.config))
     if not (config.distributed.enabled and config.distributed.strategy == "ray"):

@@ -1,6 +1,5 @@
 """Arguments that several commands share."""
 
-import errno
 import functools
 import inspect
 import json
@@ -220,18 +219,17 @@ def refuse(why: str, **options: Any) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} {why}")
 
 
-def check_target(path: Path | None, folder: bool = False) -> None:
-    """Check before anything is played that a file (a folder) can be written; it may be there
-    already. Raises `ConfigError`: it cannot."""
-    if path is None:
-        return
-    try:
-        if path.is_dir() and not folder:
-            raise IsADirectoryError(errno.EISDIR, "it is a folder; give a file")
-        place = next(each for each in path.absolute().parents if each.exists())
-        tempfile.TemporaryFile(dir=place).close()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+def check_targets(file: Path | None, folder: Path | None = None) -> None:
+    """Check before anything is played that a file and a folder can be written; they may be there
+    already. Raises `ConfigError`: one cannot."""
+    if file is not None and file.is_dir():
+        raise ConfigError(f"{file} cannot be written: it is a folder; give a file")
+    for path in filter(None, (file, folder)):
+        try:
+            place = next(each for each in path.absolute().parents if each.exists())
+            tempfile.TemporaryFile(dir=place).close()
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def write_json(path: Path, data: Any) -> None:

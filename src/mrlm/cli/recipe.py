@@ -29,8 +29,7 @@ def recipe(
     if action != "run":
         if overrides:
             raise ConfigError(f"{overrides[0]} is for mrlm recipe run; remove it")
-        why = "is for mrlm recipe run; remove it"
-        refuse(why, output=output, steps=steps, dry_run=dry_run)
+        refuse("is for mrlm recipe run; remove it", output=output, steps=steps, dry_run=dry_run)
     if action == "list":
         refuse("is for mrlm recipe show and run; remove it", scale=scale)
         if name is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mrlm.cli._options import check_target, refuse, write_json
+from mrlm.cli._options import check_targets, refuse, write_json
 from mrlm.core.errors import ConfigError
 from mrlm.core.progress import aligned
 
@@ -34,7 +34,7 @@ def replay(
     """Play an episode of a run again and compare it with the log, or play on from a turn."""
     how = {"n": n, "greedy": greedy, "message": message, "weights": weights}
     how |= {"keep_seeds": keep_seeds}
-    check_target(out)
+    check_targets(out)
     if from_turn is not None:
         refuse("is for a recorded episode; remove it or --from", columns=columns, check=check)
         how = {name: value for name, value in how.items() if value or value == ""}

@@ -21,7 +21,6 @@ TOKEN = "MRLM_TOKEN"
 """The environment variable with the token, if no other is named."""
 SECTIONS = ("environments", "eval_envs")
 """Keys of a config file that are served."""
-PATIENCE = 600.0
 
 
 def serve(
@@ -51,17 +50,16 @@ def serve(
     weights_from: Path | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    engine_timeout: float = PATIENCE,
+    engine_timeout: float = 600.0,
 ) -> None:
     """Serve environments and policies. SIGTERM and Ctrl-C let open sessions finish first."""
     from mrlm.serving.environments.server import Settings
 
     worlds = _served(environments, config, bool(policy or policies_of or team))
     if not (policy or policies_of or team):
-        weights = {"take_weights": take_weights, "weights_from": weights_from}
-        how = {"device": device, "dtype": dtype, "engine_timeout": engine_timeout != PATIENCE}
-        why = "is for policies, and none is served; give --policy"
-        refuse(why, http_port=http_port, **weights, **how)
+        names = {"http_port": http_port, "device": device, "dtype": dtype}
+        names |= {"take_weights": take_weights, "weights_from": weights_from}
+        refuse("is for policies, and none is served; give --policy", **names)
     settings = Settings(
         environments=worlds,
         host=host,
@@ -197,8 +195,7 @@ def open_hub(
     if of is not None:
         changes = {"model.device": device, "model.torch_dtype": dtype}
         config = load_config(of).stage_configs()[-1][1]
-        changes = {key: value for key, value in changes.items() if value is not None}
-        house = house_of_config(config.merged(changes))
+        house = house_of_config(config.merged({k: v for k, v in changes.items() if v is not None}))
     elif team is not None:
         house = house_of_team(team, dtype or "float32", device or "auto")
     else:

@@ -9,14 +9,11 @@ from typing import Any
 from mrlm.cli._options import refuse
 from mrlm.cli.serve import TOKEN
 
-LOCAL = "127.0.0.1"
-"""The address that only this machine reaches."""
-
 
 def view(
     run: Path,
     port: int = 0,
-    host: str = LOCAL,
+    host: str = "127.0.0.1",
     token: str | None = None,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
@@ -26,7 +23,7 @@ def view(
     if text:
         from mrlm.cli.look import look
 
-        names = {"port": port or None, "host": host != LOCAL and host, "token": token}
+        names = {"port": port or None, "host": host != "127.0.0.1", "token": token}
         refuse("is for a page; remove it or --text", **names, tls_cert=tls_cert, tls_key=tls_key)
         return look(run)
     from mrlm.serving.protocol.security import check_exposure, server_credentials

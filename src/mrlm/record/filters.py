@@ -56,14 +56,10 @@ def _turns(row: Row) -> Iterable[Row]:
     return (turn for agent in agents for turn in agent.get("turns") or ())
 
 
-def _failed(row: Row) -> bool:
-    return bool(row.get("error")) or row.get("status") == "error"
-
-
 MARKS: Mapping[str, Filter] = {
     "cut": lambda row: any(turn.get("finish_reason") == "length" for turn in _turns(row)),
-    "error": _failed,
-    "failed": _failed,
+    "error": lambda row: bool(row.get("error")) or row.get("status") == "error",
+    "failed": lambda row: MARKS["error"](row),
     "trained": lambda row: not evaluation(row) and any(turn.get("trained") for turn in _turns(row)),
     "eval": evaluation,
     "train": lambda row: not evaluation(row),
@@ -115,7 +111,6 @@ NAMES: Mapping[str, Callable[[Row], Iterable[str]]] = {
     "policy": lambda row: {each["policy"] for each in row["agents"].values()},
     "env": lambda row: (row["environment"],),
     "environment": lambda row: (row["environment"],),
-    "stage": lambda row: (),
 }
 """Part of a term -> the names that it can have in an episode."""
 
@@ -130,13 +125,13 @@ def check_names(text: str, rows: Iterable[Row], stages: Sequence[str] = ()) -> N
         kind, _, name = word.replace('"', "").partition(":")
         if comparison := NUMBER.fullmatch(word):
             left |= {("number", comparison["name"])} - {("number", name) for name in NUMBERS}
-        elif kind in NAMES and kind != "number" and name:
+        elif kind in (*NAMES, "stage") and kind != "number" and name:
             left.add((kind, name))
     names_of = {kind: set(stages if kind == "stage" else ()) for kind, _ in left}
     left = {(kind, name) for kind, name in left if name not in names_of[kind]}
     for row in rows if left else ():
-        for kind, names in names_of.items():
-            names.update(NAMES[kind](row))
+        for kind in names_of.keys() & NAMES.keys():
+            names_of[kind].update(NAMES[kind](row))
         left = {(kind, name) for kind, name in left if name not in names_of[kind]}
         if not left:
             return
@@ -226,30 +221,23 @@ def _term(word: str, stage: str) -> Filter:
             value = float(match["value"])
         except ValueError:
             raise ConfigError(f"filter term {word!r}: {match['value']!r} is not a number") from None
-        return _comparison(match["name"], SIGNS[match["sign"]], value)
+        sign = SIGNS[match["sign"]]
+        return _comparison(match["name"], lambda actual: sign(actual, value))
     if OPEN.fullmatch(word):
         raise ConfigError(f"filter term {word!r} is incomplete; write a number after it: reward<1")
     name, colon, value = word.replace('"', "").partition(":")
     if colon and name in NUMBERS:
-        return _within(word, name, RANGE.fullmatch(value))
+        if (ends := RANGE.fullmatch(value)) is None:
+            how = f"{name}:100, or {name}:100-200 for a range"
+            raise ConfigError(f"filter term {word!r}: write {how}")
+        low, high = float(ends[1]), float(ends[2] or ends[1])
+        return _comparison(name, lambda actual: low <= actual <= high)
     if colon and (name in FIELDS or name == "stage"):
         if not value:
             raise ConfigError(f"filter term {word!r} is incomplete; write {name}:NAME")
         field = FIELDS.get(name, lambda row, value: value == stage)
         return lambda row: field(row, value)
     return _contains(word.replace('"', ""))
-
-
-def _within(word: str, name: str, ends: re.Match[str] | None) -> Filter:
-    if ends is None:
-        raise ConfigError(f"filter term {word!r}: write {name}:100, or {name}:100-200 for a range")
-    low, high = float(ends[1]), float(ends[2] or ends[1])
-
-    def matches(row: Row) -> bool:
-        actual = number(row, name)
-        return actual is not None and low <= actual <= high
-
-    return matches
 
 
 def step_range(text: str) -> range:
@@ -260,10 +248,10 @@ def step_range(text: str) -> range:
     return range(int(first), int(last if dash else first) + 1)
 
 
-def _comparison(name: str, sign: Callable[[float, float], bool], value: float) -> Filter:
+def _comparison(name: str, holds: Callable[[float], bool]) -> Filter:
     def matches(row: Row) -> bool:
         actual = number(row, name)
-        return actual is not None and sign(actual, value)
+        return actual is not None and holds(actual)
 
     return matches
 

@@ -88,7 +88,6 @@ def export_run(
     runs = [run] if isinstance(run, str | Path) else run
     folders, output = [Path(path).expanduser() for path in runs], Path(output).expanduser()
     title = ", ".join(run_names(folders))
-    parse_filter(where)  # before anything is read
     stages = viewed_runs(folders)
     check_names(where, (row for _, row in _rows(stages)), [stage.name for stage in stages])
     stages = [replace(stage, accepts=parse_filter(where, stage.name)) for stage in stages]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mrlm.record.filters import MARKS, evaluation
+from mrlm.record.filters import MARKS, evaluation, number
 
 LONGEST_TEXT = 4000
 """Characters of an episode's messages that the list has, for search."""
@@ -32,15 +32,14 @@ class EpisodeList:
         """Adds an episode of a stage by its row; `of` is the episode of which it is a branch that a
         page has played."""
         agents: Mapping[str, Any] = row.get("agents") or {}
-        turns = [turn for agent in agents.values() for turn in agent.get("turns") or ()]
         text, marked = _text(agents), {**row, "played": of}
         self.shortened |= len(text) > LONGEST_TEXT
         values = {
             "step": row.get("step") or 0,
             "id": row["id"],
             "reward": row.get("reward"),
-            "tokens": sum(turn.get("tokens") or len(turn.get("ids") or ()) for turn in turns),
-            "turns": len(turns),
+            "tokens": number(row, "tokens"),
+            "turns": number(row, "turns"),
             "flags": sum(1 << bit for bit, name in enumerate(FLAGS) if MARKS[name](marked)),
             "text": text[:LONGEST_TEXT],
         }

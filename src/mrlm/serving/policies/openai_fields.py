@@ -21,21 +21,17 @@ from mrlm.record.vocabulary import token_bytes
 from mrlm.serving.policies.admission import Refusal, check_size, checked_sampling
 
 JSON = dict[str, Any]
-DONE: frozenset[str] = frozenset(
-    (
-        "model", "stream", "stream_options", "logprobs", "n", "seed", "max_tokens",
-        *(FIELDS.keys() - {"max_new_tokens"}),
-    )
+DONE: tuple[str, ...] = (
+    "model", "stream", "stream_options", "logprobs", "n", "seed", "max_tokens",
+    *(FIELDS.keys() - {"max_new_tokens"}),
 )  # fmt: skip
 """Fields that are carried out."""
 CHAT = ("messages", "tools", "tool_choice", "max_completion_tokens")
 TEXT = ("prompt", "return_token_ids")
 """Fields that only one of the routes carries out."""
-WITHOUT_EFFECT: frozenset[str] = frozenset(
-    (
-        "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "request_id", "priority", "cache_salt",
-    )
+WITHOUT_EFFECT = (
+    "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "request_id", "priority", "cache_salt",
 )  # fmt: skip
 """Fields that change no answer, whatever their value is."""
 SPECIAL = ("skip_special_tokens",)
