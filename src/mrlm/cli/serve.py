@@ -55,7 +55,11 @@ def serve(
     """Serve environments and policies. SIGTERM and Ctrl-C let open sessions finish first."""
     from mrlm.serving.environments.server import Settings
 
-    worlds = _served(environments, config, bool(policy or policies_of or team))
+    worlds: list[str | ServedEnvironment] = [*_named(environments or []), *_configured(config)]
+    if not (worlds or policy or policies_of or team):
+        raise ConfigError(
+            "nothing to serve is given; use --environments, such as math, or --policy"
+        )
     if not (policy or policies_of or team):
         names = {"http_port": http_port, "device": device, "dtype": dtype}
         names |= {"take_weights": take_weights, "weights_from": weights_from}
@@ -111,19 +115,6 @@ def _say(server: EnvironmentServer, url: str | None = None) -> None:
         f"{len(server.pool.workers)} workers; {', '.join(guards)}{watched}",
         flush=True,
     )
-
-
-def _served(
-    environments: list[str] | None, config: Path | None, policies: bool
-) -> list[str | ServedEnvironment]:
-    """The environments to serve. Raises `ConfigError`: nothing is to be served, or a file is
-    wrong."""
-    worlds = [*_named(environments or []), *_configured(config)]
-    if not (worlds or policies):
-        raise ConfigError(
-            "nothing to serve is given; use --environments, such as code,math,debate, or --policy"
-        )
-    return worlds
 
 
 def _named(values: list[str]) -> list[str]:

@@ -109,11 +109,10 @@ class OpenAIHandler:
         return {"object": "list", "data": await asyncio.to_thread(lambda: [*map(_model, served)])}
 
     async def one_model(self, body: JSON, request: Any) -> JSON:
-        name = request.path_params["name"]
-        for row in (await self.models(body, request))["data"]:
-            if row["id"] == name:
-                return row
-        raise Refusal("unknown", f"model {name!r} does not exist on this server", "model")
+        rows = {row["id"]: row for row in (await self.models(body, request))["data"]}
+        if (name := request.path_params["name"]) not in rows:
+            raise Refusal("unknown", f"model {name!r} does not exist on this server", "model")
+        return rows[name]
 
     async def chat(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
         fields = Fields(body, closed=True, done=CHAT)
