@@ -61,9 +61,8 @@ def serve(
             "nothing to serve is given; use --environments, such as math, or --policy"
         )
     if not (policy or policies_of or team):
-        names = {"http_port": http_port, "device": device, "dtype": dtype}
-        names |= {"take_weights": take_weights, "weights_from": weights_from}
-        refuse("is for policies, and none is served; give --policy", **names)
+        how = {"http_port": http_port, "weights_from": weights_from, "take_weights": take_weights}
+        refuse("is for policies, none is served; give --policy", device=device, dtype=dtype, **how)
     settings = Settings(
         environments=worlds,
         host=host,
