@@ -1,6 +1,7 @@
 """Experiments: a config trained to its end, stage after stage, each from the models of the previous
 one; and a dry run that only reports."""
 
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -8,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.build.async_play import describe
-from mrlm.build.folder import claim, run_folder
+from mrlm.build.folder import claim, has_earlier_run, run_folder
 from mrlm.build.ineffective import Verdicts, refuse_idle, verdicts
 from mrlm.build.lock import unlock
 from mrlm.build.policies import LiveObjects
 from mrlm.build.precision import precision_text, with_precision
 from mrlm.build.preview import assignment_text, defaults_that_matter, first_prompts, settings_set
+from mrlm.build.recorded import recorded_config
 from mrlm.build.run import arithmetic_of, build, plan_of, run_of
 from mrlm.build.run_plan import RunPlan
 from mrlm.build.sources import total_steps
@@ -74,7 +76,7 @@ def run_experiment(
     for index, (_, stage) in enumerate(stages):  # of a stage that does not exist
         _with_stages(stage, folder, [label for label, _ in stages[:index]])
     refuse_idle(*(reasons for _, reasons in checked))
-    peers.first(lambda: claim(folder, resume is None and any(folder.glob("*"))))
+    peers.first(lambda: claim(folder, resume is None and has_earlier_run(folder, pipeline=True)))
     try:
         return _run_stages(config, [plan for plan, _ in checked], folder, resume, callbacks, peers)
     finally:
@@ -98,25 +100,28 @@ def _run_stages(
     before: set[str] = set()
     for index, (name, stage) in enumerate(stages):
         stage_folder = folder / f"{index + 1}-{name}"
-        title = f"{config.experiment_name}-{name}"
         plan = plans.pop(0)
         parts = LiveObjects(callbacks=callbacks, models=_inherited(stage, trained, before))
         placed = _with_stages(stage, folder, [label for label, _ in stages[:index]])
-        again = placed is not stage or _lends(stage, parts)
-        stage = _titled(placed, title, stage_folder)
+        sections = [*stage.environments, *stage.evaluation.environments]
+        again = placed is not stage or any(x.lent_policy in parts.models for x in sections)
+        stage = placed.model_copy()  # an experiment of its own, in its folder
+        stage.experiment_name = f"{config.experiment_name}-{name}"
+        stage.output_dir = str(stage_folder)
         if resume is not None and peers.first(
             partial(_finished, stage_folder, stage, index == len(stages) - 1)
         ):
             log.info("stage %s is finished", name)
         else:
             saved = resume is not None and peers.first(partial(checkpoints, stage_folder))
-            if saved:
-                _check_resumable(stage, stage_folder)
             joined = join(stage.distributed)
             if again:  # an environment has a model of an earlier stage
                 plan = plan_of(stage, parts, joined)
             else:
                 plan.config, plan.parts, plan.peers = with_precision(stage), parts, joined
+            if saved:
+                same = _taken(stage_folder, parts).items() & _noted(stage_folder).items()
+                _check_resumable(recorded_config(plan, stage_folder), stage_folder, dict(same))
             run = run_of(plan, stage, stage_folder if saved else None)
             if peers.main:
                 _note_models(run.folder, parts)
@@ -128,7 +133,10 @@ def _run_stages(
     last_stage = folder / f"{len(stages)}-{stages[-1][0]}"
     peers.first(lambda: _link_final(folder, last_stage))
     if not results:
-        results[len(stages) - 1] = _nothing_left(folder, last_stage, peers)
+        text = "%s: every stage is finished; raise training.num_iterations of the last to continue"
+        log.info(text, folder)
+        history = peers.first(lambda: list(json_rows(last_stage, METRICS)))
+        results[len(stages) - 1] = TrainResult(latest(history), history, folder)
     rows = [row | {"stage": index} for index, done in results.items() for row in done.history]
     return TrainResult(results[max(results)].metrics, rows, folder)
 
@@ -203,17 +211,19 @@ def _finished(folder: Path, stage: ExperimentConfig, last: bool) -> bool:
 def _note_models(folder: Path, parts: LiveObjects) -> None:
     """Write the initial models of a stage to its folder; its config does not contain them."""
     if parts.models:
-        taken = {name: os.path.relpath(path, folder) for name, (path, _) in parts.models.items()}
         with writing(folder / MODELS):
-            write_json(folder / MODELS, taken)
+            write_json(folder / MODELS, _taken(folder, parts))
 
 
-def _nothing_left(folder: Path, last: Path, peers: Peers) -> TrainResult:
-    """The result of an experiment whose stages were all finished before."""
-    text = "%s: every stage is finished; raise training.num_iterations of the last to continue"
-    log.info(text, folder)
-    rows = peers.first(lambda: list(json_rows(last, METRICS)))
-    return TrainResult(latest(rows), rows, folder)
+def _taken(folder: Path, parts: LiveObjects) -> dict[str, str]:
+    """The initial models of a stage in a folder, by policy, relative to the folder."""
+    return {name: os.path.relpath(path, folder) for name, (path, _) in parts.models.items()}
+
+
+def _noted(folder: Path) -> dict[str, str]:
+    """The content of the file that `_note_models` wrote; nothing, if it wrote none."""
+    file = folder / MODELS
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _checked(name: str, stage: ExperimentConfig, peers: Peers) -> tuple[RunPlan, Verdicts]:
@@ -229,21 +239,13 @@ def _checked(name: str, stage: ExperimentConfig, peers: Peers) -> tuple[RunPlan,
         raise type(error)(f"stage {name}: {error}") from error
 
 
-def _lends(stage: ExperimentConfig, parts: LiveObjects) -> bool:
-    """Whether an environment of a stage has one of the models with which it begins."""
-    sections = [*stage.environments, *stage.evaluation.environments]
-    return any(section.lent_policy in parts.models for section in sections)
-
-
-def _titled(stage: ExperimentConfig, title: str, folder: Path) -> ExperimentConfig:
-    """A stage as an experiment of its own, in its folder."""
-    stage = stage.model_copy()
-    stage.experiment_name, stage.output_dir = title, str(folder)
-    return stage
-
-
-def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | None) -> None:
-    """Check that a run is continued with its own config, except for settings that may change."""
+def _check_resumable(
+    config: ExperimentConfig,
+    resume: str | os.PathLike[str] | None,
+    inherited: Collection[str] = (),
+) -> None:
+    """Check that a run is continued with its own config, except for settings that may change and
+    where the models are that policies took over, the `inherited` ones."""
     if resume is None:
         return
     folder = Path(resume).expanduser()
@@ -254,7 +256,9 @@ def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | 
     if not config_file.is_file():
         raise ConfigError(f"{folder}: it has no config.yaml, so it is not a run folder")
     changes = diff(with_precision(load_config(config_file)), with_precision(config))
-    if config.training.precision == "auto":
+    moved = tuple(f"policies.{name}.{key}:" for name in inherited for key in ("model", "tokenizer"))
+    changes = [change for change in changes if not change.startswith(moved)]
+    if config.training.precision == "auto" or "precision" not in config.training.model_fields_set:
         changes = [
             f"{change}: auto decides by the machine; set it, or resume on one like the first"
             if change.startswith("training.precision:")

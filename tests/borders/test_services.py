@@ -37,8 +37,10 @@ REFUSED: dict[str, Any] = {
     "frequency_penalty": 0.5, "truncate_prompt_tokens": 5, "chat_template": "x", "verbosity": "low",
     "modalities": ["audio"], "prediction": {"type": "content", "content": "x"}, "store": True,
     "allowed_token_ids": [1], "logits_processors": ["x"], "add_generation_prompt": False,
-    "tool_choice": "required", "temprature": 0.1, "best_of": True, "echo": 0,
+    "tool_choice": "required", "temprature": 0.1, "best_of": True, "echo": 0, "prompt": "x",
+    "return_token_ids": True, "max_completion_tokens": 5, "stream_options": {}, "tools": [{}],
 }  # fmt: skip
+OF_CHAT = {"messages": SAID, "tools": [{}], "tool_choice": "auto", "max_completion_tokens": 2}
 HARMLESS: dict[str, Any] = {
     "user": "me", "metadata": {"a": "b"}, "parallel_tool_calls": True, "frequency_penalty": 0.0,
     "guided_json": None, "stop_token_ids": [], "response_format": {"type": "text"}, "store": False,
@@ -75,6 +77,13 @@ def test_what_would_change_an_answer_is_refused_by_name(client: openai.OpenAI, n
     assert caught.value.param == name and name in str(caught.value)
 
 
+@pytest.mark.parametrize("name", OF_CHAT)
+def test_a_completion_has_no_field_of_a_chat(client: openai.OpenAI, name: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="base", prompt="x", extra_body={name: OF_CHAT[name]})
+    assert caught.value.param == name and name in str(caught.value)
+
+
 def test_what_changes_nothing_is_accepted(
     client: openai.OpenAI, record_property: Callable[[str, object], None]
 ) -> None:
@@ -89,8 +98,8 @@ def test_answers_are_those_of_the_clients_types(client: openai.OpenAI, doors: Do
         "model": "base",
         "messages": SAID,
         "max_tokens": 40,
-        "seed": 3,
         "logprobs": True,
+        "seed": 3,
         "n": 2,
     }
     raw = httpx.post(f"{doors.url}/v1/chat/completions", json=body, timeout=None).json()

@@ -30,6 +30,7 @@ def earlier_run() -> None:
     Path("run/final").mkdir(parents=True)
     Path("run/final/model.safetensors").write_bytes(b"weeks of work")
     write({**PLAY, "output_dir": "run"}, "run/config.yaml")
+    write("", "run/metrics.jsonl")
 
 
 def tree() -> dict[str, bytes | None]:

@@ -80,6 +80,14 @@ def test_a_wrong_stage_leaves_the_earlier_run_alone(run: Mrlm) -> None:
     refused(run, ["train", "--config", config], "./nowhere")
 
 
+@pytest.mark.parametrize("stages", [[], [{"name": "one"}]])
+def test_a_folder_with_files_of_others_is_left_alone(stages: list[Any], run: Mrlm) -> None:
+    Path("run").mkdir()
+    write("mine: 1", "run/config.yaml")
+    config = write({**PLAY, "stages": stages}, "c.yaml")
+    refused(run, ["train", "--config", config], "run has other files; give a new folder")
+
+
 def test_a_wrong_plug_in_of_a_later_stage_is_found_before_the_first_is_trained(
     run: Mrlm,
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from commands import Mrlm
 from mrlm.build import lock as locks
+from mrlm.build.folder import claim, has_earlier_run
 from mrlm.core.errors import ConfigError
 
 CODE = """\
@@ -154,6 +155,49 @@ def test_without_locks_of_the_file_system_the_named_process_decides(
         return
     with pytest.raises(ConfigError, match=f"process {pid} on .* since then"):
         locks.lock(tmp_path)
+
+
+FOLDERS = {
+    "config.yaml metrics.jsonl notes.txt": "renamed renamed",
+    "config.yaml inputs.json": "renamed renamed",
+    "1-a/config.yaml 1-a/metrics.jsonl run.html final/x": "renamed renamed",
+    "a/config.yaml a/metrics.jsonl b/notes.txt": "refused refused",
+    "1-a/config.yaml 1-a/metrics.jsonl src/x.py": "refused refused",
+    "config.yaml main.py": "refused refused",
+    "notes.txt": "left refused",
+    ".lock": "left left",
+}
+"""Files of a folder -> what becomes of it if a run and if a pipeline begins there."""
+
+
+@pytest.mark.parametrize("pipeline", [False, True])
+@pytest.mark.parametrize("files", FOLDERS)
+def test_only_what_a_run_wrote_is_renamed(
+    files: str, pipeline: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, outcome = tmp_path / "run", FOLDERS[files].split()[pipeline]
+    for name in files.split():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    if outcome == "refused":
+        with pytest.raises(ConfigError, match="run has other files; give a new folder"):
+            has_earlier_run(folder, pipeline=pipeline)
+        return
+    claim(folder, has_earlier_run(folder, pipeline=pipeline))
+    locks.unlock(folder)
+    assert {*os.listdir(folder)} == ({"notes.txt"} & {files} if outcome == "left" else set())
+    assert caplog.text.count("WARNING") == (outcome == "renamed")
+
+
+def test_a_run_with_a_stage_that_another_process_writes_is_not_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "2-b").mkdir()
+    for name in ("config.yaml", "metrics.jsonl", "2-b/.lock"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(locks, "_acquire", lambda file: False)
+    with pytest.raises(ConfigError, match=r"2-b: process .* writes there"):
+        has_earlier_run(tmp_path)
 
 
 def test_a_dangling_link_is_named(tmp_path: Path) -> None:

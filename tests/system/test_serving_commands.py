@@ -120,10 +120,8 @@ def test_worlds_are_served_where_there_is_no_torch(
             client.open("math")
     workers = served.workers
     assert len(workers) == 1
-    assert served.end(signal.SIGTERM, signal.SIGINT)[0] in (
-        128 + signal.SIGINT,
-        128 + signal.SIGTERM,
-    )
+    ended = served.end(signal.SIGTERM, signal.SIGINT)[0]
+    assert ended - 128 in (signal.SIGINT, signal.SIGTERM)
     until(lambda: not any(worker.is_running() for worker in workers))
 
 
@@ -199,7 +197,6 @@ def test_bad_arguments_are_refused_with_words(run: Mrlm, tmp_path: Path) -> None
         (["-e", "math", "--host", "0.0.0.0"], "needs TLS and a token (it has neither)"),
         (["-e", "math", "--host", "0.0.0.0", "--token", "t"], "a token but no TLS"),
         (["-e", "mathh"], "did you mean 'math'"),
-        ([], "nothing to serve is given"),
         (["-c", tmp_path / "none.yaml"], "does not exist"),
         (["-c", file], "environments: must be a list of mappings"),
         (["-c", listed], "a config is a mapping of keys"),

@@ -200,6 +200,10 @@ COMMON = [
     "CARRY; reward>0",
     "agent:nowhere",
     "failed",
+    "trained not lag OR pruned OR tokens",
+    "kind:eval environment:sums",
+    'reward:0-0.7 env:"sums"',
+    "replayed or error",
 ]
 """Queries of the language that `mrlm look` has, too."""
 

@@ -11,11 +11,11 @@ from mrlm.build.async_play import copies_of
 from mrlm.build.compatibility import CHECKS, crossed, effects_obstacle
 from mrlm.build.engines import make_engines
 from mrlm.build.environments import check_isolation, make_environments
-from mrlm.build.folder import checkpoint_of, open_log, prepare_folder, run_folder
+from mrlm.build.folder import checkpoint_of, has_earlier_run, open_log, prepare_folder, run_folder
 from mrlm.build.in_process import InProcess
 from mrlm.build.ineffective import facts_of, refuse_idle, verdicts
 from mrlm.build.learning_rates import check_rates
-from mrlm.build.lock import check_free, unlock
+from mrlm.build.lock import unlock
 from mrlm.build.microbatch import microbatch_tokens
 from mrlm.build.opponents import opponents_of, population_of, spare_of
 from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings, origin_of
@@ -75,7 +75,7 @@ def run_of(plan: RunPlan, config: ExperimentConfig, resume: Path | None) -> Run:
     """Builds the run of a plan, made of a config, from its beginning or from the run folder or
     checkpoint `resume`."""
     peers = plan.peers
-    peers.first(lambda: check_free(run_folder(config)))
+    peers.first(lambda: has_earlier_run(run_folder(config), resume))
     log.info("%s", assignment_text(plan))
     log.info("%s", precision_text(config, plan.config))
     if not (config.distributed.enabled and config.distributed.strategy == "ray"):

@@ -4,7 +4,9 @@ import functools
 import inspect
 import json
 import logging
+import math
 import shlex
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
@@ -67,6 +69,9 @@ def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]
 
     @functools.wraps(command)
     def wrapped(*args: Any, verbose: bool = False, trust: bool = False, **options: Any) -> None:
+        for key, value in options.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"--{key.replace('_', '-')} {value}: give a finite number")
         if options.get("quiet"):
             logging.getLogger("mrlm").setLevel(logging.WARNING)
         command(*args, **{key: _home(value) for key, value in options.items()})
@@ -158,9 +163,8 @@ def app_sections(
     """The environment `app` that options describe, as a list of sections; empty without `--app`.
     Raises `ConfigError`: an option of an app is given without one, or the rows are missing."""
     if app is None:
-        for name, value in (("--reward", reward), ("--data", data), ("--agents", agents)):
-            if value is not None:
-                raise ConfigError(f"{name} is for an app; give --app too, or set it in the config")
+        why = "is for an app; give --app too, or set it in the config"
+        refuse(why, reward=reward, data=data, agents=agents)
         return []
     if data is None:
         raise ConfigError("--app needs rows: give --data, such as rows.jsonl")
@@ -206,6 +210,26 @@ def recorded_at(folder: Path) -> str:
     """A line with the folder of recorded episodes, and the commands that show them."""
     quoted = shlex.quote(str(folder))
     return f"recorded in {quoted}: mrlm look {quoted}, or mrlm export {quoted} -o run.html"
+
+
+def refuse(why: str, **options: Any) -> None:
+    """Refuse options that would do nothing. Raises `ConfigError`: one is given."""
+    for name, value in options.items():
+        if not (value is None or value is False or value == []):
+            raise ConfigError(f"--{name.replace('_', '-')} {why}")
+
+
+def check_targets(file: Path | None, folder: Path | None = None) -> None:
+    """Check before anything is played that a file and a folder can be written; they may be there
+    already. Raises `ConfigError`: one cannot."""
+    if file is not None and file.is_dir():
+        raise ConfigError(f"{file} cannot be written: it is a folder; give a file")
+    for path in filter(None, (file, folder)):
+        try:
+            place = next(each for each in path.absolute().parents if each.exists())
+            tempfile.TemporaryFile(dir=place).close()
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mrlm.cli._options import config_to_play, recorded_at, write_json
+from mrlm.cli._options import check_targets, config_to_play, recorded_at, write_json
 from mrlm.core.progress import counted
 
 
@@ -24,6 +24,7 @@ def collect(
     from mrlm.training.metrics import component_sums
 
     loaded = config_to_play(config, overrides, model, environment)
+    check_targets(output, record)
     episodes = collect_trajectories(loaded, num_episodes, record)
     rows = [
         {

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from mrlm.cli._options import refuse
 from mrlm.core.errors import ConfigError
 from mrlm.core.progress import counted
 from mrlm.core.registry import unknown
@@ -43,22 +44,22 @@ def data(
     from mrlm.data.presets import PRESETS
     from mrlm.learn.policy.gguf import SHORT_NAMES
 
+    reading = {"format": format != "jsonl", "on_bad_row": on_bad_row != "raise"}
     if preset == CHECK:
-        if out or format != "jsonl" or on_bad_row != "raise":
-            raise ConfigError(
-                "mrlm data check writes nothing; remove --out, --format, --on-bad-row"
-            )
+        refuse("has no effect: mrlm data check writes nothing; remove it", out=out, **reading)
         _check(name, split or [], limit, source, environment)
         return
     if name is not None or environment is not None:
         raise ConfigError(f"a second name and --environment belong to mrlm data {CHECK}")
     if preset is None:
-        if out or split or limit or source:
-            raise ConfigError("no data set is given; name one of those that mrlm data lists")
+        why = "has no effect: no data set is given; name one of those that mrlm data lists"
+        refuse(why, out=out, split=split, limit=limit, source=source, **reading)
         print(_listed())
         return
     if preset in SHORT_NAMES:
-        _prepare_model(preset, source, bool(out or split or limit))
+        why = f"has no effect: {preset} is a model: only --source applies to it"
+        refuse(why, out=out, split=split, limit=limit, **reading)
+        _prepare_model(preset, source)
         return
     if preset not in PRESETS:
         raise ConfigError(unknown(preset, [*PRESETS, *SHORT_NAMES], "data"))
@@ -198,12 +199,10 @@ def _without_log() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _prepare_model(name: str, source: str | None, others: bool) -> None:
+def _prepare_model(name: str, source: str | None) -> None:
     """Brings a model with a short name into the cache and prints its folder."""
     from mrlm.learn.policy.short_names import prepare_model
 
-    if others:
-        raise ConfigError(f"{name} is a model: only --source applies to it")
     print(f"{name}: {prepare_model(name, source)}\nuse it as model.model_name_or_path: {name}")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrlm.cli._options import app_sections, config_to_play, recorded_at, write_json
+from mrlm.cli._options import app_sections, check_targets, config_to_play, recorded_at, write_json
 from mrlm.core.progress import aligned, counted
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def eval(
     chosen = (section.greedy and plays == 1) if greedy is None else greedy
     if chosen and plays > 1:
         raise ConfigError("--samples above 1 needs --sampled: greedy episodes are all the same")
+    check_targets(output, record)
     count = num_episodes or section.episodes or EPISODES
     result = evaluate_model(loaded, count, plays, chosen, record)
     rewards = _rewards(result.episodes).items()

@@ -3,6 +3,7 @@ models."""
 
 from pathlib import Path
 
+from mrlm.cli._options import refuse
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.progress import counted
@@ -31,20 +32,20 @@ def export(
 
     if format is None:
         format = _format_of(output, TEAM_FORMAT if merge else "html")
-    if merge and format != TEAM_FORMAT:
-        raise ConfigError(f"--merge is for models; it has no effect on --format {format}")
+    idle = f"it has no effect on --format {format}"
+    refuse(f"is for models; {idle}", merge=merge and format != TEAM_FORMAT)
     if format == "html":
         _page(run, output or Path("run.html"), where, max_mb)
         return
     if format not in (*FORMATS, TEAM_FORMAT):
         formats = ["html", *FORMATS, TEAM_FORMAT]
         raise ConfigError(registry.unknown(format, formats, "--format"))
-    if max_mb is not None:
-        raise ConfigError(f"--max-mb limits a page; it has no effect on --format {format}")
+    refuse(f"limits a page; {idle}", max_mb=max_mb)
     if len(run) > 1:
         raise ConfigError(f"--format {format} is of one run; give one folder, or --format html")
     if format == TEAM_FORMAT:
-        _team(run[0], output or Path("team"), where, merge)
+        refuse(f"chooses episodes; {idle}", where=where or None)
+        _team(run[0], output or Path("team"), merge)
         return
     output = output or Path(FORMATS[format].output)
     with reading(run[0]):
@@ -64,13 +65,11 @@ def _format_of(output: Path | None, default: str) -> str:
     )
 
 
-def _team(run: Path, output: Path, where: str, merge: bool) -> None:
+def _team(run: Path, output: Path, merge: bool) -> None:
     from mrlm.learn.policy.loading import run_model
     from mrlm.teams.packing import pack
     from mrlm.tracking.console import printable
 
-    if where:
-        raise ConfigError(f"--where chooses episodes; it has no effect on --format {TEAM_FORMAT}")
     pack(Path(run_model(str(run))), output, merge=merge)
     files = [path for path in output.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)

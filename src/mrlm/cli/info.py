@@ -5,6 +5,8 @@ import os
 import platform
 from typing import TYPE_CHECKING
 
+from mrlm.cli._options import refuse
+
 if TYPE_CHECKING:
     from mrlm.serving.client.calling import Access
 
@@ -27,7 +29,10 @@ def info(
     if server is not None:
         from mrlm.serving.client.calling import access_of
 
+        refuse("is for this machine; remove it or --server", no_plugins=not plugins)
         return _server(server, wait, access_of(token, None, tls_ca, tls_cert, tls_key))
+    access = {"token": token, "tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
+    refuse("is for a server; add --server HOST:PORT, or remove it", wait=wait or None, **access)
     from mrlm import __version__
 
     print(f"mrlm          {__version__}")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mrlm.cli._options import refuse
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.progress import aligned
@@ -36,12 +37,15 @@ def look(
     from mrlm.record.reader import read_run
     from mrlm.tracking.console import printable
 
-    recorded = read_run(run)
     if tokens is not None and episode is None:
         raise ConfigError("--tokens shows the tokens of one episode; add --episode ID")
+    if as_json:
+        refuse("is for text; remove it, as --json has all columns", tokens=tokens)
+    recorded = read_run(run)
     steps = None if step is None else step_range(step)
-    accepts = parse_filter(where)
-    check_names(where, recorded.rows())
+    stage = run.resolve().name
+    accepts = parse_filter(where, stage)
+    check_names(where, recorded.rows(), [stage])
     rows = [row for row in recorded.rows(steps, episode) if accepts(row)]
     if not rows:
         raise ConfigError(_nothing(recorded, episode))
@@ -56,8 +60,12 @@ def look(
     else:
         from mrlm.record.reader import RecordedEpisode
 
-        for row in rows[:limit]:
-            print(printable(_episode(recorded, RecordedEpisode(row), tokens)))
+        episodes = [RecordedEpisode(row) for row in rows[:limit]]
+        columns = {name for each in episodes for turn in each.turns for name in turn.columns}
+        if tokens is not None and columns and tokens not in columns:
+            raise ConfigError(registry.unknown(tokens, sorted(columns), "--tokens"))
+        for each in episodes:
+            print(printable(_episode(recorded, each, tokens)))
 
 
 def _nothing(recorded: RecordedRun, episode: str | None) -> str:

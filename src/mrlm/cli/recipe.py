@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+from mrlm.cli._options import refuse
 from mrlm.cli.train import train
 from mrlm.core.errors import ConfigError
 from mrlm.core.progress import aligned
@@ -25,7 +26,12 @@ def recipe(
     quiet: bool = False,
 ) -> None:
     """List the recipes of papers, show one, or run one."""
+    if action != "run":
+        if overrides:
+            raise ConfigError(f"{overrides[0]} is for mrlm recipe run; remove it")
+        refuse("is for mrlm recipe run; remove it", output=output, steps=steps, dry_run=dry_run)
     if action == "list":
+        refuse("is for mrlm recipe show and run; remove it", scale=scale)
         if name is not None:
             raise ConfigError(f"mrlm recipe list takes no name; use mrlm recipe show {name}")
         print(aligned([(one, _title(one), ", ".join(scales(one))) for one in names()]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mrlm.cli._options import write_json
+from mrlm.cli._options import check_targets, refuse, write_json
 from mrlm.core.errors import ConfigError
 from mrlm.core.progress import aligned
 
@@ -33,17 +33,14 @@ def replay(
 ) -> None:
     """Play an episode of a run again and compare it with the log, or play on from a turn."""
     how = {"n": n, "greedy": greedy, "message": message, "weights": weights}
-    how = {name: value for name, value in (how | {"keep_seeds": keep_seeds}).items() if value}
-    if message == "":
-        how["message"] = message
+    how |= {"keep_seeds": keep_seeds}
+    check_targets(out)
     if from_turn is not None:
-        if columns:
-            raise ConfigError("--columns are those of a recorded episode; remove it or --from")
-        _play_on(run, episode, step, from_turn, how, out, as_json)
+        refuse("is for a recorded episode; remove it or --from", columns=columns, check=check)
+        how = {name: value for name, value in how.items() if value or value == ""}
+        _play_on(run, episode, step, from_turn, how, out, as_json, quiet)
         return
-    if how:
-        named = next(iter(how)).replace("_", "-")
-        raise ConfigError(f"--{named} is for continuations; add --from AGENT:TURN")
+    refuse("is for continuations; add --from AGENT:TURN", **how)
     from mrlm.replays.replay import replay as play_again
     from mrlm.tracking.console import printable
 
@@ -70,8 +67,9 @@ def _play_on(
     how: dict[str, Any],
     out: Path | None,
     as_json: bool,
+    quiet: bool,
 ) -> None:
-    """Plays on from a turn, and prints what follows."""
+    """Plays on from a turn, and prints what follows; `quiet`, only if no file is to have it."""
     from mrlm.replays.session import ForkSession
     from mrlm.tracking.console import printable
 
@@ -81,6 +79,8 @@ def _play_on(
         start = session.when((agent, turn))
     if out is not None:
         write_json(out, [branch.record() for branch in branches])
+        if quiet:
+            return
     for branch in branches:
         if as_json:
             print(json.dumps(branch.record()))

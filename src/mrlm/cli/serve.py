@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mrlm.cli._options import refuse
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,14 +48,21 @@ def serve(
     http_port: int | None = None,
     take_weights: bool = False,
     weights_from: Path | None = None,
-    device: str = "auto",
-    dtype: str = "float32",
+    device: str | None = None,
+    dtype: str | None = None,
     engine_timeout: float = 600.0,
 ) -> None:
     """Serve environments and policies. SIGTERM and Ctrl-C let open sessions finish first."""
     from mrlm.serving.environments.server import Settings
 
-    worlds = _served(environments, config, bool(policy or policies_of or team), http_port)
+    worlds: list[str | ServedEnvironment] = [*_named(environments or []), *_configured(config)]
+    if not (worlds or policy or policies_of or team):
+        raise ConfigError(
+            "nothing to serve is given; use --environments, such as math, or --policy"
+        )
+    if not (policy or policies_of or team):
+        how = {"http_port": http_port, "weights_from": weights_from, "take_weights": take_weights}
+        refuse("is for policies, none is served; give --policy", device=device, dtype=dtype, **how)
     settings = Settings(
         environments=worlds,
         host=host,
@@ -108,21 +116,6 @@ def _say(server: EnvironmentServer, url: str | None = None) -> None:
     )
 
 
-def _served(
-    environments: list[str] | None, config: Path | None, policies: bool, http_port: int | None
-) -> list[str | ServedEnvironment]:
-    """The environments to serve. Raises `ConfigError`: nothing is to be served, or a file is
-    wrong."""
-    worlds = [*_named(environments or []), *_configured(config)]
-    if not (worlds or policies):
-        raise ConfigError(
-            "nothing to serve is given; use --environments, such as code,math,debate, or --policy"
-        )
-    if http_port is not None and not policies:
-        raise ConfigError("--http-port is for policies, and none is served; give --policy")
-    return worlds
-
-
 def _named(values: list[str]) -> list[str]:
     return [name.strip() for names in values for name in names.split(",") if name.strip()]
 
@@ -168,12 +161,13 @@ def open_hub(
     of: Path | None,
     take_weights: bool,
     weights_from: Path | None,
-    device: str,
-    dtype: str,
+    device: str | None,
+    dtype: str | None,
     timeout: float,
     team: Path | None = None,
 ) -> PolicyHub | None:
-    """The hub of the policies to serve; `None` for none. Raises `ConfigError`: an option is wrong,
+    """The hub of the policies to serve; `None` for none. Without a device or dtype they are those
+    of the config, else `auto` and float32. Raises `ConfigError`: an option is wrong,
     or a policy cannot be loaded."""
     if not named and of is None and team is None:
         return None
@@ -189,11 +183,13 @@ def open_hub(
     from mrlm.serving.policies.hub import PolicyHub
 
     if of is not None:
-        house = house_of_config(load_config(of).stage_configs()[-1][1])
+        changes = {"model.device": device, "model.torch_dtype": dtype}
+        config = load_config(of).stage_configs()[-1][1]
+        house = house_of_config(config.merged({k: v for k, v in changes.items() if v is not None}))
     elif team is not None:
-        house = house_of_team(team, dtype, device)
+        house = house_of_team(team, dtype or "float32", device or "auto")
     else:
-        house = house_of(_by_name(named or []), dtype, device)
+        house = house_of(_by_name(named or []), dtype or "float32", device or "auto")
     if all(policy.size < TINY for policy in house.policies.values()):
         torch.set_num_threads(1)
     return PolicyHub(

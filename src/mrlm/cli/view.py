@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mrlm.cli._options import refuse
 from mrlm.cli.serve import TOKEN
 
 
@@ -22,6 +23,8 @@ def view(
     if text:
         from mrlm.cli.look import look
 
+        names = {"port": port or None, "host": host != "127.0.0.1", "token": token}
+        refuse("is for a page; remove it or --text", **names, tls_cert=tls_cert, tls_key=tls_key)
         return look(run)
     from mrlm.serving.protocol.security import check_exposure, server_credentials
     from mrlm.tracking.console import printable

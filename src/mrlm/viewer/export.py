@@ -88,10 +88,9 @@ def export_run(
     runs = [run] if isinstance(run, str | Path) else run
     folders, output = [Path(path).expanduser() for path in runs], Path(output).expanduser()
     title = ", ".join(run_names(folders))
-    accepts = parse_filter(where)
     stages = viewed_runs(folders)
-    check_names(where, (row for _, row in _rows(stages)))
-    stages = [replace(stage, accepts=accepts) for stage in stages]
+    check_names(where, (row for _, row in _rows(stages)), [stage.name for stage in stages])
+    stages = [replace(stage, accepts=parse_filter(where, stage.name)) for stage in stages]
     candidates, ratio = _candidates(stages)
     if where and not candidates:
         raise ConfigError(f"{title}: no episode fits the filter {where!r}")

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mrlm.record.filters import evaluation
+from mrlm.record.filters import MARKS, evaluation, number
 
 LONGEST_TEXT = 4000
 """Characters of an episode's messages that the list has, for search."""
-CUT, ERROR, TRAINED, EVALUATION, GREEDY, PRUNED, TOKENS, LAGGING, PLAYED = (
-    1 << bit for bit in range(9)
-)
+FLAGS = ("cut", "error", "trained", "eval", "greedy", "pruned", "tokens", "lag", "played")
+FLAGS += ("replayed",)
+"""Marks of an episode, in the order of their bits."""
 CODED = ("stage", "environment", "task", "status", "group", "policies")
 
 
@@ -32,16 +32,15 @@ class EpisodeList:
         """Adds an episode of a stage by its row; `of` is the episode of which it is a branch that a
         page has played."""
         agents: Mapping[str, Any] = row.get("agents") or {}
-        turns = [turn for agent in agents.values() for turn in agent.get("turns") or ()]
-        text = _text(agents)
+        text, marked = _text(agents), {**row, "played": of}
         self.shortened |= len(text) > LONGEST_TEXT
         values = {
             "step": row.get("step") or 0,
             "id": row["id"],
             "reward": row.get("reward"),
-            "tokens": sum(turn.get("tokens") or len(turn.get("ids") or ()) for turn in turns),
-            "turns": len(turns),
-            "flags": _flags(row, turns) | (PLAYED if of else 0),
+            "tokens": number(row, "tokens"),
+            "turns": number(row, "turns"),
+            "flags": sum(1 << bit for bit, name in enumerate(FLAGS) if MARKS[name](marked)),
             "text": text[:LONGEST_TEXT],
         }
         coded = {
@@ -90,21 +89,6 @@ def group_key(stage: str, row: Mapping[str, Any]) -> str:
     kind = "eval" if evaluation(row) else "train"
     last = name.rpartition("/")[0] or name if group is None else str(group)
     return f"{stage}/{row.get('step') or 0}/{kind}/{last}"
-
-
-def _flags(row: Mapping[str, Any], turns: list[Mapping[str, Any]]) -> int:
-    evaluated = evaluation(row)
-    marks = {
-        CUT: any(turn.get("finish_reason") == "length" for turn in turns),
-        ERROR: bool(row.get("error")) or row.get("status") == "error",
-        TRAINED: not evaluated and any(turn.get("trained") for turn in turns),
-        EVALUATION: evaluated,
-        GREEDY: bool(row.get("greedy")),
-        PRUNED: bool(row.get("pruned")),
-        TOKENS: any(isinstance(turn.get("ids"), str) for turn in turns),
-        LAGGING: any(turn.get("lag") for turn in turns),
-    }
-    return sum(bit for bit, holds in marks.items() if holds)
 
 
 def _text(agents: Mapping[str, Any]) -> str:

@@ -1,14 +1,17 @@
 """`mrlm look`, and the language that chooses episodes."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commands import Mrlm
+from mrlm import viewer
 from mrlm.core.errors import ConfigError
-from mrlm.record.filters import parse_filter
+from mrlm.record.filters import FIELDS, MARKS, NAMES, parse_filter
+from mrlm.viewer.listing import FLAGS
 from recorded import write
 
 
@@ -47,11 +50,13 @@ ROWS = [
         ("task:t1 id:train/1 status:done", "1"), ("cut", "0123"), ("greedy", "0"),
         ('sure and "i am"', "0123"), ("nowhere", ""), ("reward<0 or env:game", "13"),
         ("not (reward<0 or env:game) and train", "2"), ("(cut (step:1 or step:2))", "12"),
-        ("http://x", ""),
+        ("http://x", ""), ("NOT Cut", ""), ("trained", "123"), ("error or pruned", "2"),
+        ("lag or tokens or played", ""), ("environment:game stage:2-b", "3"), ("stage:1-a", ""),
+        ('env:"game"', "3"), ("reward:-1-0.5", "13"), ("turns:2 kind:eval", "0"),
     ],
 )  # fmt: skip
 def test_filters(text: str, chosen: str) -> None:
-    accepts = parse_filter(text)
+    accepts = parse_filter(text, "2-b")
     assert "".join(str(place) for place, each in enumerate(ROWS) if accepts(each)) == chosen
 
 
@@ -59,12 +64,23 @@ def test_filters(text: str, chosen: str) -> None:
     "text",
     [
         "not", "cut and", "cut or", "or cut", "(cut", "cut)", "not or cut", "reward<1..2", "step:x",
-        "step:1-", "agent:",
+        "step:1-", "agent:", "tokens:x", "stage:",
     ],
 )  # fmt: skip
 def test_incomplete_filters_are_errors(text: str) -> None:
     with pytest.raises(ConfigError, match="filter"):
         parse_filter(text)
+
+
+def test_the_page_knows_the_same_words() -> None:
+    files = [Path(viewer.__file__).parent / "static" / f"{name}.js" for name in ("data", "filter")]
+    data, code = (file.read_text() for file in files)
+    bits = dict(re.findall(r"(\w+): (\d+)", data.partition("FLAGS = {")[2].partition("}")[0]))
+    assert bits == {name: str(1 << bit) for bit, name in enumerate(FLAGS)}
+    assert {*bits, *re.findall(r'mark === "(\w+)"', code)} == {*MARKS}
+    names = re.findall(r"^  (\w+): ", code.partition("CODES = {")[2].partition("}")[0], re.M)
+    fields = {*names, *re.findall(r'if \(name === "(\w+)"', code)}
+    assert fields - {"group"} == {*FIELDS, "stage"} and {*NAMES} - {"number"} <= fields
 
 
 def test_the_command(run: Mrlm, tmp_path: Path) -> None:
@@ -87,6 +103,7 @@ def test_the_command(run: Mrlm, tmp_path: Path) -> None:
         (("--episode", "x"), "no episode 'x'"),
         (("--tokens", "values"), "add --episode"),
         (("--where", "agent:slover"), "did you mean 'solver'?"),
+        (("--where", "stage:x"), "stage of the filter 'stage:x'"),
         (("--where", "not env:nowhere"), "env of the filter 'not env:nowhere'"),
         (("--where", "eval or critic.reward>="), "filter term 'critic.reward>=' is incomplete"),
         (("--sort", "size"), "--sort size"),

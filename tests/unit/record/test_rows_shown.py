@@ -129,6 +129,8 @@ def test_the_terminal_shows_each_message_once(trained: tuple[Path, list[Any]], r
     assert all(done.out.count(text) == 1 for _, text in messages)
     called = any(role == "tool" for role, _ in messages)
     assert ('calls add({"a": 2})' in done.out) is called
+    done = run("look", folder, "--episode", "row-0/0", "--tokens", "maks")
+    assert done.code == 2 and "did you mean 'mask'?" in done.err
 
 
 def test_json_has_all_rows(tmp_path: Path, run: Mrlm) -> None:

@@ -198,7 +198,11 @@ def test_models_of_two_families_exchange_roles(tmp_path: Path, gpt2_path: str) -
 
 
 SCHEDULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "ippo": ({"order": "alternating", "period": 3}, {"num_minibatches": 2}),
+    "ippo": (
+        {"order": "alternating", "period": 3},
+        {"num_minibatches": 2, "critic": "separate", "rewards": "team", "critic_warmup": 2},
+    ),
+    "mappo": ({}, {"num_minibatches": 2, "update_epochs": 2, "critic_warmup": 4}),
     "magrpo": ({"order": "sequential", "swap_every": 2}, {}),
     "happo": ({}, {"update_epochs": 2}),
     "marft": ({"order": "alternating", "period": 2, "swap_every": 3}, {"update_epochs": 2}),
@@ -206,7 +210,9 @@ SCHEDULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 STOPPED = [
     pytest.param(
-        name, *both, marks=[pytest.mark.slow] * (name in ("ippo", "happo", "cory", "marft"))
+        name,
+        *both,
+        marks=[pytest.mark.slow] * (name in ("ippo", "mappo", "happo", "cory", "marft")),
     )
     for name, both in SCHEDULES.items()
 ]

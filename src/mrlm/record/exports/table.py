@@ -51,8 +51,9 @@ def export_record(
     """
     if format not in FORMATS:
         raise ConfigError(registry.unknown(format, [*FORMATS], "format"))
-    chosen = Selection(read_run(folder), parse_filter(where))
-    check_names(where, chosen.run.rows())
+    stage = Path(folder).resolve().name
+    chosen = Selection(read_run(folder), parse_filter(where, stage))
+    check_names(where, chosen.run.rows(), [stage])
     if next(chosen.episodes(), None) is None:
         what = f"no episode fits the filter {where!r}" if where else "no episodes are recorded"
         raise ConfigError(f"{folder}: {what}")

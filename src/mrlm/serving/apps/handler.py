@@ -72,6 +72,7 @@ class AppHandler(OpenAIHandler):
         for stem in ("/e/{episode}/v1", "/e/{episode}/{agent}/v1"):
             table["POST", f"{stem}/chat/completions"] = self.chat
             table["GET", f"{stem}/models"] = self.models
+            table["GET", f"{stem}/models/{{name:path}}"] = self.one_model
             table["POST", f"{stem}/{{what:path}}"] = self.other
         return table
 

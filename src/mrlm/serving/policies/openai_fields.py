@@ -21,19 +21,17 @@ from mrlm.record.vocabulary import token_bytes
 from mrlm.serving.policies.admission import Refusal, check_size, checked_sampling
 
 JSON = dict[str, Any]
-DONE: frozenset[str] = frozenset(
-    (
-        "model", "messages", "prompt", "tools", "tool_choice", "stream", "stream_options",
-        "logprobs", "n", "seed", "max_tokens", "max_completion_tokens", "return_token_ids",
-        *(FIELDS.keys() - {"max_new_tokens"}),
-    )
+DONE: tuple[str, ...] = (
+    "model", "stream", "stream_options", "logprobs", "n", "seed", "max_tokens",
+    *(FIELDS.keys() - {"max_new_tokens"}),
 )  # fmt: skip
 """Fields that are carried out."""
-WITHOUT_EFFECT: frozenset[str] = frozenset(
-    (
-        "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "request_id", "priority", "cache_salt",
-    )
+CHAT = ("messages", "tools", "tool_choice", "max_completion_tokens")
+TEXT = ("prompt", "return_token_ids")
+"""Fields that only one of the routes carries out."""
+WITHOUT_EFFECT = (
+    "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "request_id", "priority", "cache_salt",
 )  # fmt: skip
 """Fields that change no answer, whatever their value is."""
 SPECIAL = ("skip_special_tokens",)
@@ -42,11 +40,13 @@ SCORES = "prompt_logprobs"
 """A field of text completions: number of the likeliest tokens whose log-probs are returned at each
 position of the prompt, besides that of its own token."""
 MOST_SCORED = 100
+STREAM_OPTIONS = ("include_usage", "include_obfuscation")
+STREAMED = "an object, of a request with stream: true"
 _NEUTRAL: tuple[tuple[Any, str], ...] = (
     (0, "frequency_penalty presence_penalty prompt_logprobs min_tokens top_logprobs"),
     (1, "repetition_penalty length_penalty best_of"),
     (False, "echo use_beam_search ignore_eos store continue_final_message add_special_tokens"),
-    (False, "include_stop_str_in_output return_tokens_as_token_ids"),
+    (False, "include_stop_str_in_output return_tokens_as_token_ids return_token_ids"),
     (True, "parallel_tool_calls add_generation_prompt skip_special_tokens"),
     (True, "spaces_between_special_tokens"),
     ([], "functions stop_token_ids bad_words documents"),
@@ -77,7 +77,7 @@ class Fields:
                 continue
             neutral = NEUTRAL.get(name)  # none, of an unknown field, as no value is here
             if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):
-                raise Refusal("bad", f"{name} is not supported by this server", name)
+                raise Refusal("bad", f"{name} is not supported by this route", name)
 
     def _value(self, name: str, default: Any, good: Callable[[Any], bool], what: str) -> Any:
         value = self.body.get(name)
@@ -116,8 +116,11 @@ class Fields:
 
     def limit(self, default: int) -> int:
         """Most tokens of a chat answer."""
-        limit = self.whole("max_tokens", default, 1, 1 << 31)
-        return self.whole("max_completion_tokens", limit, 1, 1 << 31)
+        first, name = self.whole("max_tokens", default, 1, 1 << 31), "max_completion_tokens"
+        limit = self.whole(name, first, 1, 1 << 31)
+        if self.body.get("max_tokens") not in (None, limit):
+            raise Refusal("bad", f"max_tokens and {name} differ; give one of them", name)
+        return limit
 
     def count(self) -> int:
         """Total number of completions requested, computed before any prompt is read."""
@@ -141,10 +144,19 @@ class Fields:
         values = {name: read[FIELDS[name].kind](name, FIELDS[name].default) for name in names}
         return checked_sampling(SamplingParams(max_new_tokens, **values))
 
+    def streamed(self) -> bool:
+        """Whether the answer is streamed, with the options of that."""
+        streamed, name = self.flag("stream"), "stream_options"
+        options = self._value(name, {}, lambda e: streamed and isinstance(e, dict), STREAMED)
+        for key, value in options.items():
+            if key not in STREAM_OPTIONS or not isinstance(value, bool | None):
+                text = f"{name} may have {' and '.join(STREAM_OPTIONS)}, true or false"
+                raise Refusal("bad", text, name)
+        return streamed
+
     def wants_usage(self) -> bool:
         """Whether a streamed answer ends with the token counts."""
-        options = self.body.get("stream_options")
-        return isinstance(options, dict) and bool(options.get("include_usage"))
+        return bool((self.body.get("stream_options") or {}).get("include_usage"))
 
     # -- conversations -----------------------------------------------------------------------------
 
@@ -175,12 +187,14 @@ class Fields:
         choice = self.body.get("tool_choice")
         if choice not in (None, "auto", "none"):
             raise Refusal("bad", "tool_choice may be 'auto' or 'none' here", "tool_choice")
-        entries = self.body.get("tools")
-        if entries is None or choice == "none":
-            return []
-        if not isinstance(entries, list) or not all(isinstance(tool, dict) for tool in entries):
-            raise Refusal("bad", "tools must be a list of objects", "tools")
-        return entries
+        entries = self._value("tools", [], lambda e: isinstance(e, list), "a list of objects")
+        for index, tool in enumerate(entries):
+            function = tool.get("function") if isinstance(tool, dict) else None
+            named = isinstance(function, dict) and function.get("name")
+            if not (named and isinstance(named, str)) or tool.get("type") != "function":
+                text = f'tools[{index}] must be {{"type": "function", "function": {{"name": ...}}}}'
+                raise Refusal("bad", text, "tools")
+        return [] if choice == "none" else entries
 
 
 def is_ids(value: Any) -> bool:

@@ -14,10 +14,12 @@ from mrlm.play.engine import Request
 from mrlm.serving.policies.admission import AdmissionLimits, Refusal, check_size, parsed
 from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy, score
 from mrlm.serving.policies.openai_fields import (
+    CHAT,
     JSON,
     MOST_SCORED,
     SCORES,
     SPECIAL,
+    TEXT,
     Fields,
     chat_logprobs,
     completion_logprobs,
@@ -90,6 +92,7 @@ class OpenAIHandler:
         return {
             ("GET", "/health"): self.health,
             ("GET", "/v1/models"): self.models,
+            ("GET", "/v1/models/{name:path}"): self.one_model,
             ("POST", "/v1/chat/completions"): self.chat,
             ("POST", "/v1/completions"): self.complete,
             **trainer_routes(self.hub),
@@ -105,11 +108,17 @@ class OpenAIHandler:
         served = list(self.hub.served.values())
         return {"object": "list", "data": await asyncio.to_thread(lambda: [*map(_model, served)])}
 
+    async def one_model(self, body: JSON, request: Any) -> JSON:
+        rows = {row["id"]: row for row in (await self.models(body, request))["data"]}
+        if (name := request.path_params["name"]) not in rows:
+            raise Refusal("unknown", f"model {name!r} does not exist on this server", "model")
+        return rows[name]
+
     async def chat(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
-        fields = Fields(body, closed=True)
+        fields = Fields(body, closed=True, done=CHAT)
         served = self.speaker(fields, request)
         tools = fields.tools()
-        streamed, logprobs = fields.flag("stream"), fields.flag("logprobs")
+        streamed, logprobs = fields.streamed(), fields.flag("logprobs")
 
         def choice(sent: Request, completion: Completion) -> JSON:
             chat = served.chat  # none, of a policy behind an API
@@ -140,13 +149,13 @@ class OpenAIHandler:
 
     async def complete(self, body: JSON, request: Any) -> JSON | AsyncIterator[bytes]:
         """Completions of texts or of lists of token ids."""
-        fields = Fields(body, closed=True, done=(*SPECIAL, SCORES))
+        fields = Fields(body, closed=True, done=(*TEXT, *SPECIAL, SCORES))
         special = SPECIAL[0] in body and not fields.flag(SPECIAL[0])
         served = self.hub.find(fields.text("model"))
         limit = fields.whole("max_tokens", DEFAULT_TEXT_TOKENS, 1, 1 << 31)
         scored = body.get("logprobs") is not None and fields.whole("logprobs", 0, 0, 5) >= 0
         shows_ids = fields.flag("return_token_ids")
-        fields.flag("stream")  # checked before anything is sampled
+        fields.streamed()  # checked before anything is sampled
         scores: dict[int, list[JSON | None]] = {}
         most = None if body.get(SCORES) is None else fields.whole(SCORES, 0, 0, MOST_SCORED)
 

@@ -15,6 +15,7 @@ export const FLAGS = {
   tokens: 64,
   lag: 128,
   played: 256,
+  replayed: 512,
 }
 export const isEval = i => (list.columns.flags[i] & FLAGS.eval) > 0
 

@@ -1,5 +1,5 @@
 // The filter language of the table: `reward<0 and agent:solver and cut and step:100-200`.
-// It is that of record/filters.py, with fields that only a page has.
+// It is that of record/filters.py, with `group:`, which only a page has.
 
 import { FLAGS, list } from "viewer/data.js"
 
