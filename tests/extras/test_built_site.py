@@ -18,15 +18,11 @@ FIELD = 'document.querySelector("[style*=fixed]")?.shadowRoot'
 """The search is in a shadow tree."""
 PAGES = (
     *(
-        "index",
-        "tutorials/01_first_run",
-        "api/runs",
-        "coming_from",
-        "coming_from/rllib",
+        "index", "tutorials/01_first_run", "api/runs", "coming_from", "coming_from/rllib",
         "protocol",
     ),
     *("troubleshooting", "gallery"),
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,9 @@ from mrlm.environments.connectors.pettingzoo import PettingZooEnvironment
 
 pytest.importorskip("pettingzoo", reason="needs the extra pettingzoo: make test-extras")
 GAMES = [
-    "tictactoe_v3",
-    "connect_four_v3",
-    "rps_v2",
-    "leduc_holdem_v4",
-    "texas_holdem_v4",
+    "tictactoe_v3", "connect_four_v3", "rps_v2", "leduc_holdem_v4", "texas_holdem_v4",
     "texas_holdem_no_limit_v6",
-]
+]  # fmt: skip
 
 
 def first_legal(world: Any, seat: str, messages: Any) -> str:

@@ -16,16 +16,9 @@ reasoning_gym = pytest.importorskip(
 )
 SUMS: dict[str, Any] = {"dataset": "chain_sum", "config": {"max_terms": 3, "max_digits": 2}}
 EVALUATED = [
-    "string_insertion",
-    "spiral_matrix",
-    "binary_matrix",
-    "n_queens",
-    "simple_integration",
-    "intermediate_integration",
-    "polynomial_multiplication",
-    "puzzle24",
-    "countdown",
-]
+    "string_insertion", "spiral_matrix", "binary_matrix", "n_queens", "simple_integration",
+    "intermediate_integration", "polynomial_multiplication", "puzzle24", "countdown",
+]  # fmt: skip
 """Generators whose scorers evaluate the answer."""
 NO_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
 """Generators that do not say what the right answer is."""

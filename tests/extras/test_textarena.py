@@ -12,20 +12,11 @@ from mrlm.environments.connectors.textarena import TextArenaEnvironment
 
 pytest.importorskip("textarena", reason="needs the extra textarena: make test-extras")
 GAMES = {
-    "TicTacToe-v0": 2,
-    "ConnectFour-v0": 2,
-    "KuhnPoker-v0": 2,
-    "LiarsDice-v0-small": 2,
-    "SimpleNegotiation-v0-short": 2,
-    "IteratedPrisonersDilemma-v0": 2,
-    "Nim-v0": 2,
-    "GuessTheNumber-v0": 1,
-    "FrozenLake-v0": 1,
-    "2048-v0-ultra-easy": 1,
-    "ThreePlayerIPD-v0": 3,
-    "SecretMafia-v0": 6,
-    "Countdown-v0": 1,
-}
+    "TicTacToe-v0": 2, "ConnectFour-v0": 2, "KuhnPoker-v0": 2, "LiarsDice-v0-small": 2,
+    "SimpleNegotiation-v0-short": 2, "IteratedPrisonersDilemma-v0": 2, "Nim-v0": 2,
+    "GuessTheNumber-v0": 1, "FrozenLake-v0": 1, "2048-v0-ultra-easy": 1, "ThreePlayerIPD-v0": 3,
+    "SecretMafia-v0": 6, "Countdown-v0": 1,
+}  # fmt: skip
 """Games of every kind, and how many play them."""
 
 

@@ -9,17 +9,10 @@ from mrlm.core.environment import Environment, check_environment
 from mrlm.core.types import Message, Role, StepResult
 
 HOSTILE = (
-    "",
-    "\x00\ud800",
-    "\x1b[2J\x1b]0;x\x07",
-    "[" * 5_000,
-    "9" * 30_000,
-    "<answer>" * 4_000 + "</answer>",
-    " \n" * 20_000,
-    "action: " * 9_000,
-    "{}" * 9_000,
+    "", "\x00\ud800", "\x1b[2J\x1b]0;x\x07", "[" * 5_000, "9" * 30_000,
+    "<answer>" * 4_000 + "</answer>", " \n" * 20_000, "action: " * 9_000, "{}" * 9_000,
     "__import__('os').system('touch touched')",
-)
+)  # fmt: skip
 
 
 def played(

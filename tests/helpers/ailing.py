@@ -23,13 +23,9 @@ GAME: dict[str, Any] = {
 }
 """A game in which every agent's action counts for itself: C is best."""
 TRAINING: dict[str, Any] = {
-    "algorithm": "magrpo",
-    "num_iterations": 24,
-    "batch_size": 4,
-    "learning_rate": 2e-3,
-    "report_to": "none",
-    "threads": 1,
-}
+    "algorithm": "magrpo", "num_iterations": 24, "batch_size": 4, "learning_rate": 2e-3,
+    "report_to": "none", "threads": 1,
+}  # fmt: skip
 
 
 class Constant(MatrixEnvironment):

@@ -7,17 +7,10 @@ import transformers
 
 VOCABULARY = 300
 _COMMON = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "max_position_embeddings": 256,
-    "bos_token_id": None,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
+    "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 96, "max_position_embeddings": 256,
+    "bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
 _MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),

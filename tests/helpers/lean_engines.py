@@ -16,19 +16,11 @@ from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 259,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 256,
-    "bos_token_id": None,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
+    "vocab_size": 259, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "max_position_embeddings": 256, "bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0,
     "initializer_range": 0.3,
-}
+}  # fmt: skip
 
 
 def ask(prompt: list[int], seed: int = 0, **sampling: Any) -> Request:
@@ -62,16 +54,10 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM", SMALL | WINDOWS),
 }
 SETTINGS: list[dict[str, Any]] = [
-    {},
-    {"temperature": 0.5},
-    {"temperature": 0.0},
-    {"top_k": 5},
-    {"top_p": 0.7, "temperature": 1.5},
-    {"min_p": 0.2},
-    {"stop": ("a", "e", "o")},
-    {"max_new_tokens": 1},
-    {"max_new_tokens": 30},
-]
+    {}, {"temperature": 0.5}, {"temperature": 0.0}, {"top_k": 5},
+    {"top_p": 0.7, "temperature": 1.5}, {"min_p": 0.2}, {"stop": ("a", "e", "o")},
+    {"max_new_tokens": 1}, {"max_new_tokens": 30},
+]  # fmt: skip
 
 
 def build(family: str, **changes: Any) -> Any:

@@ -14,19 +14,13 @@ CONFIG: dict[str, Any] = {
     "environments": [{"env_type": "relay"}],
     "policies": {"first": {}, "second": {"lora": {"r": 4, "dropout": 0.1}}},
     "training": {
-        "algorithm": "ppo",
-        "num_iterations": 8,
-        "batch_size": 4,
-        "learning_rate": 1.0e-3,
-        "lr_scheduler_type": "linear",
-        "save_steps": 1,
-        "save_total_limit": 3,
-        "report_to": "none",
+        "algorithm": "ppo", "num_iterations": 8, "batch_size": 4, "learning_rate": 1.0e-3,
+        "lr_scheduler_type": "linear", "save_steps": 1, "save_total_limit": 3, "report_to": "none",
     },
     "ppo": {"num_minibatches": 2, "update_epochs": 2, "kl_coef": 0.05, "kl_target": 0.1},
     "generation": {"max_new_tokens": 4},
     "evaluation": {"episodes": 8, "every": 3},
-}
+}  # fmt: skip
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 
 

@@ -65,15 +65,10 @@ def both(monkeypatch, job):
 
 Row = dict[str, Any]
 AVERAGE = {
-    "reinforce": "sequence_mean_token_sum",
-    "ppo": "token_mean",
-    "grpo": "sequence_mean_token_mean",
-    "dr_grpo": "constant",
-    "gspo": "sequence_mean_token_mean",
-    "cispo": "token_mean",
-    "sequence": "sequence_mean_token_mean",
-    "turn": "turn_mean",
-}
+    "reinforce": "sequence_mean_token_sum", "ppo": "token_mean", "grpo": "sequence_mean_token_mean",
+    "dr_grpo": "constant", "gspo": "sequence_mean_token_mean", "cispo": "token_mean",
+    "sequence": "sequence_mean_token_mean", "turn": "turn_mean",
+}  # fmt: skip
 
 
 def averaged(table: list[Row], losses: list[float], how: str) -> float:

@@ -25,13 +25,8 @@ from places import IMPORTS
 VICTIM = Path(__file__).resolve().with_name("victim.py")
 TIMES = ("time", "tokens_per_second", "seconds/", "idle/")
 WRITTEN = {
-    "episodes.jsonl.gz",
-    "episodes.index",
-    "ratings.json",
-    "models.json",
-    "manifest.json",
-    "final",
-}
+    "episodes.jsonl.gz", "episodes.index", "ratings.json", "models.json", "manifest.json", "final",
+}  # fmt: skip
 """Files, and a folder, that have to come out the same; a manifest stands for all that it lists."""
 
 

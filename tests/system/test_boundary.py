@@ -28,14 +28,10 @@ class Mine(BaseException):
 
 
 ENDING: dict[str, Any] = {
-    "exit": lambda: SystemExit(0),
-    "exit with text": lambda: SystemExit("bye"),
-    "interrupt": KeyboardInterrupt,
-    "cancelled": asyncio.CancelledError,
-    "closed": GeneratorExit,
-    "own": Mine,
-    "ordinary": lambda: ValueError("broken"),
-}
+    "exit": lambda: SystemExit(0), "exit with text": lambda: SystemExit("bye"),
+    "interrupt": KeyboardInterrupt, "cancelled": asyncio.CancelledError, "closed": GeneratorExit,
+    "own": Mine, "ordinary": lambda: ValueError("broken"),
+}  # fmt: skip
 
 
 class Half(Environment):

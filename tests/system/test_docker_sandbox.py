@@ -173,15 +173,11 @@ def test_nothing_of_a_program_is_in_the_command(client: StandIn) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"image": "--privileged"}, "image"),
-        ({"image": ""}, "image"),
-        ({"image": 7}, "image"),
-        ({"runtime": "--volume=/:/host"}, "runtime"),
-        ({"cpus": 0}, "cpus"),
-        ({"workers": -1}, "workers"),
-        ({"img": "python"}, "did you mean 'image'"),
+        ({"image": "--privileged"}, "image"), ({"image": ""}, "image"), ({"image": 7}, "image"),
+        ({"runtime": "--volume=/:/host"}, "runtime"), ({"cpus": 0}, "cpus"),
+        ({"workers": -1}, "workers"), ({"img": "python"}, "did you mean 'image'"),
     ],
-)
+)  # fmt: skip
 def test_words_that_cannot_be_meant_are_said(words: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         from_words(words)

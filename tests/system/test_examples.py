@@ -51,41 +51,22 @@ SHORT: dict[str, str] = {
 """Example -> arguments of its short form."""
 
 LONG = {
-    "all_trainers",
-    "comlrl_story",
-    "happo_game",
-    "heterogeneous_agents",
-    "lora_agents",
-    "ppo_math",
-    "quickstart.simple_ppo",
-    "rlhf",
-    "router_r1_math_qwen",
-    "train_code_ppo",
-    "train_grpo_math",
-    "train_tool_use_ppo",
-    "world_model",
-    "train_math_ppo",
-    "train_multi_environment",
-    "train_hybrid_sft_ppo",
-    "qmix_game",
-    "remote_environment",
-    "two_writers",
-}
+    "all_trainers", "comlrl_story", "happo_game", "heterogeneous_agents", "lora_agents", "ppo_math",
+    "quickstart.simple_ppo", "rlhf", "router_r1_math_qwen", "train_code_ppo", "train_grpo_math",
+    "train_tool_use_ppo", "world_model", "train_math_ppo", "train_multi_environment",
+    "train_hybrid_sft_ppo", "qmix_game", "remote_environment", "two_writers",
+}  # fmt: skip
 """Those whose short form is left to the long one: others show the same parts."""
 
 UNTRAINED = {"outside_agents"}
 """Those in which nothing is learned; `make test-extras` runs them with the libraries they show."""
 
 SAYS = {
-    "ppo_math": "reward",
-    "rlhf": "reward",
-    "all_trainers": "sft ok",
-    "magrpo_collaboration": "reward",
-    "own_loop": "grad True",
-    "multi_agent_rollout": "The answer is 5",
-    "custom_environment": "reward",
+    "ppo_math": "reward", "rlhf": "reward", "all_trainers": "sft ok",
+    "magrpo_collaboration": "reward", "own_loop": "grad True",
+    "multi_agent_rollout": "The answer is 5", "custom_environment": "reward",
     "custom_workflow": "eval/reward/mean",
-}
+}  # fmt: skip
 """Those without arguments, and a word that each prints."""
 ELSEWHERE = {"own_loop"}
 """Those that always run on another model, too."""

@@ -54,16 +54,12 @@ CONFIG: dict[str, Any] = {
     "experiment_name": "elsewhere",
     "environments": [{"env_type": "test_ray:Letters"}],
     "training": {
-        "algorithm": "ippo",
-        "num_iterations": 4,
-        "batch_size": 2,
-        "learning_rate": 1.0e-3,
-        "save_steps": 2,
-        "report_to": "none",
+        "algorithm": "ippo", "num_iterations": 4, "batch_size": 2, "learning_rate": 1.0e-3,
+        "save_steps": 2, "report_to": "none",
     },
     "generation": {"max_new_tokens": 3},
     "evaluation": {"episodes": 2, "every": 2},
-}
+}  # fmt: skip
 
 Go = Callable[..., list[dict[str, Any]]]
 

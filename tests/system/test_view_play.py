@@ -146,18 +146,11 @@ def test_only_the_page_plays(
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"n": 0}, "n"),
-        ({"n": True}, "n"),
-        ({"n": 1000}, "n"),
-        ({"turn": "0"}, "turn"),
-        ({"step": -1}, "step"),
-        ({"greedy": 1}, "greedy"),
-        ({"weights": "../../other"}, "weights"),
-        ({"message": 3}, "message"),
-        ({"id": None}, "id"),
-        ({"command": "x"}, "command"),
+        ({"n": 0}, "n"), ({"n": True}, "n"), ({"n": 1000}, "n"), ({"turn": "0"}, "turn"),
+        ({"step": -1}, "step"), ({"greedy": 1}, "greedy"), ({"weights": "../../other"}, "weights"),
+        ({"message": 3}, "message"), ({"id": None}, "id"), ({"command": "x"}, "command"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_request_is_refused(small: Path, changes: dict[str, Any], name: str) -> None:
     with server(small) as view:
         body = request_of(small, **changes)

@@ -122,13 +122,9 @@ def test_environments_may_be_called_eval_envs_but_not_both():
 def test_overrides_reach_everywhere():
     data = {"environments": [{"env_type": "math", "difficulty_range": [1, 3]}]}
     overrides = [
-        "training.num_iterations=50",
-        "environments.0.difficulty_range=[1, 2]",
-        "model.lora.r=4",
-        "num_generations=4",
-        "algorithm.kl_coef=0.1",
-        "training.learning_rate=1e-5",
-    ]
+        "training.num_iterations=50", "environments.0.difficulty_range=[1, 2]", "model.lora.r=4",
+        "num_generations=4", "algorithm.kl_coef=0.1", "training.learning_rate=1e-5",
+    ]  # fmt: skip
     config = parse_config(data, overrides)
     assert config.training.num_iterations == 50
     assert config.environments[0].parameters["difficulty_range"] == [1, 2]

@@ -55,13 +55,9 @@ UNSTABLE = (
 )
 EMPTY_MARKS = PLAIN + "{% if false %}{% generation %}{% endgeneration %}{% endif %}"
 KEEPING = {
-    "plain": PLAIN,
-    "marks": MARKS,
-    "headers": HEADERS,
-    "strict": STRICT,
-    "trims": TRIMS,
+    "plain": PLAIN, "marks": MARKS, "headers": HEADERS, "strict": STRICT, "trims": TRIMS,
     "none": None,
-}
+}  # fmt: skip
 
 
 def chat_of(tokenizer: Any, template: str | None) -> Chat:

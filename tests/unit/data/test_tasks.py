@@ -165,14 +165,10 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str, says: 
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("missing.jsonl", "does not exist"),
-        ("./nothing", "does not exist"),
-        (" ", "is empty"),
-        (3, "not int"),
-        ([], "no row"),
-        ([1], "row 0: expected an object"),
+        ("missing.jsonl", "does not exist"), ("./nothing", "does not exist"), (" ", "is empty"),
+        (3, "not int"), ([], "no row"), ([1], "row 0: expected an object"),
     ],
-)
+)  # fmt: skip
 def test_a_source_that_is_none_is_named(source: Any, says: str) -> None:
     with pytest.raises(DataError, match=says):
         read_rows(source)

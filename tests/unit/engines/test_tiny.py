@@ -215,15 +215,11 @@ def test_any_text_survives_the_tokenizer(tokenizer, text: str) -> None:
 @pytest.mark.parametrize("written", ["5", "", "日本 🙂\n", "  two  spaces  ", "<b>|im_end|</b>"])
 def test_the_masks_cover_the_words_and_the_end_token_exactly(tokenizer, written: str) -> None:
     conversation = [
-        {"role": "system", "content": "be brief"},
-        {"role": "user", "content": "2+3?"},
-        {"role": "assistant", "content": written},
-        {"role": "tool", "content": "a tool"},
-        {"role": "environment", "content": "no"},
-        {"role": "system", "content": "late"},
-        {"role": "assistant", "content": written},
-        {"role": "assistant", "content": "again"},
-    ]
+        {"role": "system", "content": "be brief"}, {"role": "user", "content": "2+3?"},
+        {"role": "assistant", "content": written}, {"role": "tool", "content": "a tool"},
+        {"role": "environment", "content": "no"}, {"role": "system", "content": "late"},
+        {"role": "assistant", "content": written}, {"role": "assistant", "content": "again"},
+    ]  # fmt: skip
     encoded = tokenizer.apply_chat_template(
         conversation, return_dict=True, return_assistant_tokens_mask=True
     )

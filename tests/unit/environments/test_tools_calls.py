@@ -200,14 +200,10 @@ def test_several_calls_stand_in_order_and_positional_arguments_are_kept() -> Non
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "I would call add(a=3) and then stop.",
-        "f(x) = 2x + 1",
-        "The sum (3 + 4) is 7.",
-        "<answer>7</answer>",
-        "no call at all {}",
+        "", "I would call add(a=3) and then stop.", "f(x) = 2x + 1", "The sum (3 + 4) is 7.",
+        "<answer>7</answer>", "no call at all {}",
     ],
-)
+)  # fmt: skip
 def test_words_are_no_calls(text: str) -> None:
     assert calls_in(text) == []
 

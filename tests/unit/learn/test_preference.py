@@ -192,13 +192,9 @@ def test_malt_pairs_the_siblings_of_every_role() -> None:
     ]
     good = sorted((turn.agent, turn.completion_ids[1:]) for turn in algorithm.good)
     assert good == [
-        ("generator", [0]),
-        ("refiner", [0, 0, 0]),
-        ("refiner", [0, 1, 0]),
-        ("refiner", [0, 1, 1]),
-        ("refiner", [1, 1, 1]),
-        ("verifier", [0, 1]),
-    ]
+        ("generator", [0]), ("refiner", [0, 0, 0]), ("refiner", [0, 1, 0]), ("refiner", [0, 1, 1]),
+        ("refiner", [1, 1, 1]), ("verifier", [0, 1]),
+    ]  # fmt: skip
     assert algorithm.metrics["good_answers"] == 6.0
 
 
@@ -301,14 +297,10 @@ def test_leaves_of_an_answer_are_the_episodes_that_go_through_it() -> None:
 @pytest.mark.parametrize(
     ("rewards", "pair"),
     [
-        ([0.5, 0.1, 0.9], (2, 1)),
-        ([0.9, 0.1, 0.1], (0, 2)),
-        ([0.9, 0.9, 0.1], (0, 2)),
-        ([0.3, 0.3], (0, 1)),
-        ([0.3, 0.3, 0.3], None),
-        ([0.3], None),
+        ([0.5, 0.1, 0.9], (2, 1)), ([0.9, 0.1, 0.1], (0, 2)), ([0.9, 0.9, 0.1], (0, 2)),
+        ([0.3, 0.3], (0, 1)), ([0.3, 0.3, 0.3], None), ([0.3], None),
     ],
-)
+)  # fmt: skip
 def test_rows_are_the_best_against_the_worst(
     rewards: list[float], pair: tuple[int, int] | None
 ) -> None:

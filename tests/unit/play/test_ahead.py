@@ -41,17 +41,13 @@ CONFIG: dict[str, Any] = {
     "experiment_name": "ahead",
     "environments": [{"env_type": "talking:Talk"}],
     "training": {
-        "algorithm": "grpo",
-        "num_iterations": 5,
-        "batch_size": 2,
-        "learning_rate": 1.0e-2,
-        "save_steps": 1,
-        "report_to": "none",
+        "algorithm": "grpo", "num_iterations": 5, "batch_size": 2, "learning_rate": 1.0e-2,
+        "save_steps": 1, "report_to": "none",
     },
     "grpo": {"group_size": 3},
     "generation": {"max_new_tokens": 4},
     "evaluation": {"episodes": 2, "every": 2},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -19,13 +19,9 @@ pytestmark = pytest.mark.system
 
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
 TALK = [
-    ("system", "be short"),
-    ("user", "first question"),
-    ("assistant", "first answer"),
-    ("user", "second question"),
-    ("assistant", "second answer"),
-    ("user", "thanks"),
-]
+    ("system", "be short"), ("user", "first question"), ("assistant", "first answer"),
+    ("user", "second question"), ("assistant", "second answer"), ("user", "thanks"),
+]  # fmt: skip
 ROWS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "talk": ("SFT", {"messages": [{"role": r, "content": c} for r, c in TALK]}, {}),
     "world model": (

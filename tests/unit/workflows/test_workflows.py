@@ -34,15 +34,9 @@ from scripted_play import play, seats
 from shown_commands import blocks
 
 TEAMS: dict[str, dict[str, Any]] = {
-    "majority_vote": {"samples": 2},
-    "summarize": {},
-    "chain": {},
-    "refine": {},
-    "mixture": {},
-    "manager": {},
-    "router": {},
-    "propose_solve": {},
-}
+    "majority_vote": {"samples": 2}, "summarize": {}, "chain": {}, "refine": {}, "mixture": {},
+    "manager": {}, "router": {}, "propose_solve": {},
+}  # fmt: skip
 Heard = list[tuple[str, list[str]]]
 
 
