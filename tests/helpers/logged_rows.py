@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mrlm import Callback
 from mrlm.core.statistics import mean_interval
 
 CONFIG: dict[str, Any] = {
@@ -22,6 +23,17 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"episodes": 8, "every": 3},
 }  # fmt: skip
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
+
+
+class Stop(Callback):
+    """Ends a run after some of its steps."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps = steps
+
+    def on_step_end(self, run: Any, metrics: Any) -> None:
+        if run.step in self.steps:
+            run.stop()
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:

@@ -149,6 +149,14 @@ def moved(found: list[list[Turn]], seed: int = 1) -> dict[int, np.ndarray]:
     return {id(t): of(t, "old_logprobs") + rng.normal(0, 0.3, len(t)) for t in turns}
 
 
+def case() -> tuple[list[Group], list[list[Turn]], dict[int, np.ndarray], list[Row]]:
+    """Groups, their sequences, what the policy says of these now, and a row for each."""
+    groups = episodes()
+    found = sequences(groups)
+    new = moved(found)
+    return groups, found, new, rows(found, new)
+
+
 def computed(
     algorithm: Any, groups: list[Group], new: dict[int, np.ndarray], cut: int
 ) -> dict[str, float]:
@@ -170,10 +178,7 @@ def computed(
 @pytest.mark.parametrize("cut", [1, 3, 99])
 @pytest.mark.parametrize("loss", AVERAGE)
 def test_every_loss_by_hand(loss: Any, cut: int) -> None:
-    groups = episodes()
-    found = sequences(groups)
-    new = moved(found)
-    table = rows(found, new)
+    groups, found, new, table = case()
     assert [len(turns) for turns in found] == [2, 1, 1, 2, 2, 2, 3]
     algorithm = GRPO(loss_type=loss, clip_range=0.1, clip_range_high=0.15, cispo_cap=1.2)
     parts = [per_token(row, loss, 0.1, 0.15) for row in table]
@@ -197,10 +202,7 @@ def test_every_loss_by_hand(loss: Any, cut: int) -> None:
     ],
 )  # fmt: skip
 def test_every_average_by_hand(how: Any) -> None:
-    groups = episodes()
-    found = sequences(groups)
-    new = moved(found)
-    table = rows(found, new)
+    groups, _, new, table = case()
     losses = [per_token(row, "ppo", 0.1, 0.15)[0] for row in table]
     settings: Any = {"aggregation": how, "clip_range": 0.1, "clip_range_high": 0.15}
     assert computed(GRPO(**settings), groups, new, 2)["loss"] == pytest.approx(
@@ -209,10 +211,7 @@ def test_every_average_by_hand(how: Any) -> None:
 
 
 def test_bounds_and_bonuses_of_the_surrogate_by_hand() -> None:
-    groups = episodes()
-    found = sequences(groups)
-    new = moved(found)
-    table = rows(found, new)
+    groups, _, new, table = case()
     dual = [per_token(row, "ppo", 0.2, 0.2)[0] for row in table]
     dual = [min(x, -1.05 * r["A"]) if r["A"] < 0 else x for x, r in zip(dual, table, strict=True)]
     delta = [
@@ -250,10 +249,7 @@ def test_bounds_and_bonuses_of_the_surrogate_by_hand() -> None:
 
 @pytest.mark.parametrize("kind", ["token", "icepop", "sequence", "sequence_mask", "geometric_mask"])
 def test_weights_for_another_sampler_by_hand(kind: Any) -> None:
-    groups = episodes()
-    found = sequences(groups)
-    new = moved(found)
-    table = rows(found, new)
+    groups, _, new, table = case()
 
     def weight(row: Row) -> float:
         name = {"token": "off", "icepop": "off", "geometric_mask": "off mean"}.get(kind, "off sum")
@@ -273,10 +269,7 @@ def test_weights_for_another_sampler_by_hand(kind: Any) -> None:
 
 @pytest.mark.parametrize("normalization", ["sum", "token", "word"])
 def test_marft_s_turn_ratio_by_hand(normalization: Any) -> None:
-    groups = episodes()
-    found = sequences(groups)
-    new = moved(found)
-    table = rows(found, new)
+    groups, _, new, table = case()
     size = {"sum": lambda row: 1, "token": lambda row: row["turn size"]}.get(
         normalization, lambda row: row["words"]
     )

@@ -388,6 +388,12 @@ def test_the_sampler_is_the_trainer(case: dict[str, Any], tmp_path: Path, tiny_p
         assert values or all(row[f"advantage/{name}/zero"] == 1.0 for name in ("short", "long"))
 
 
+PLAIN = {
+    "head": "tied", "algorithm": "grpo", "engine": "lean", "temperature": 1.0, "precision": "fp32",
+    "optimiser": "fused",
+}  # fmt: skip
+
+
 def test_a_run_that_samples_with_other_weights_ends(tmp_path: Path, tiny_path: str) -> None:
     """A callback writes weights behind the engine's back: the step says so, and how much."""
 
@@ -398,8 +404,7 @@ def test_a_run_that_samples_with_other_weights_ends(tmp_path: Path, tiny_path: s
                     for weight in run.learners[0].parameters():
                         weight.mul_(1.1)
 
-    case = {"binding": "own", "head": "tied", "algorithm": "grpo", "engine": "lean"}
-    case |= {"temperature": 1.0, "precision": "fp32", "optimiser": "fused"}
+    case = PLAIN | {"binding": "own"}
     run = build(parse_config(config_of(case, tmp_path, tiny_path, 3), (), "test"))
     run.callbacks = (Write(),)
     with pytest.raises(CheckError, match=r"check mismatch_kl: .* policy 'short' in step 2"):
@@ -411,8 +416,7 @@ def test_a_run_that_samples_with_other_weights_ends(tmp_path: Path, tiny_path: s
 
 
 def test_a_limit_of_ones_own_and_one_that_changes_nothing(tmp_path: Path, tiny_path: str) -> None:
-    case = {"binding": "own", "head": "tied", "algorithm": "grpo", "engine": "lean"}
-    case |= {"temperature": 1.0, "precision": "fp32", "optimiser": "fused"}
+    case = PLAIN | {"binding": "own"}
     data = config_of(case, tmp_path, tiny_path, 3)
     data["training"]["max_mismatch_kl"] = 1e-30
     run = build(parse_config(data, (), "test"))
@@ -430,8 +434,7 @@ def test_a_limit_of_ones_own_and_one_that_changes_nothing(tmp_path: Path, tiny_p
 @pytest.mark.slow
 def test_dropout_is_looked_at_without(tmp_path: Path, tiny_path: str) -> None:
     """What an adapter drops in training mode is no mismatch."""
-    case = {"binding": "lora", "head": "tied", "algorithm": "grpo", "engine": "lean"}
-    case |= {"temperature": 1.0, "precision": "fp32", "optimiser": "fused"}
+    case = PLAIN | {"binding": "lora"}
     data = config_of(case, tmp_path, tiny_path, 4)
     data["policies"]["short"]["lora"] |= {"dropout": 0.5}
     data["training"]["learning_rate"] = 1e-2

@@ -91,6 +91,18 @@ def make_run(folder: Path, engine: str = "lean", model: Any = None, **changes: A
     return build(config, LiveObjects(models={"policy": (model, None)} if model is not None else {}))
 
 
+def to_its_end(run: Run) -> None:
+    run_async(train(run))
+    run.log.close()
+
+
+def ends(run: Run, message: str) -> None:
+    """A run whose check fails."""
+    with pytest.raises(CheckError, match=message):
+        run_async(train(run))
+    run.log.close()
+
+
 def withheld(run: Run, kept: str, times: int | None = None) -> Withholding:
     """Let the run's engine keep a tensor."""
     policy = run.learners[0].weights_of
@@ -122,9 +134,7 @@ def test_a_tensor_that_stays_behind_is_found_at_the_first_step(
 ) -> None:
     run = make_run(tmp_path, engine, **{"model.model_name_or_path": untied(tiny_path, tmp_path)})
     late = withheld(run, kept)
-    with pytest.raises(CheckError, match=r"check weights: the engine of policy 'policy' does not"):
-        run_async(train(run))
-    run.log.close()
+    ends(run, r"check weights: the engine of policy 'policy' does not")
     assert run.step == 0 and late.exchanges == 2, "once more in full, then the end"
 
 
@@ -132,9 +142,7 @@ def test_a_tensor_that_stays_behind_is_found_at_the_first_step(
 def test_a_tied_head_that_stays_behind_is_found(engine: str, tmp_path: Path) -> None:
     run = make_run(tmp_path, engine)
     withheld(run, "model.embed_tokens.weight")
-    with pytest.raises(CheckError, match="check weights"):
-        run_async(train(run))
-    run.log.close()
+    ends(run, "check weights")
 
 
 @pytest.mark.parametrize("engine", ["lean", "hf"])
@@ -147,9 +155,7 @@ def test_an_adapter_that_stays_behind_is_found(engine: str, part: str, tmp_path:
     adapter = run.learners[0].weights_of.adapter
     block = "mlp" if part in LAYERS[4:] else "self_attn"
     withheld(run, f"base_model.model.model.layers.1.{block}.{part}.lora_B.{adapter}.weight")
-    with pytest.raises(CheckError, match="check weights"):
-        run_async(train(run))
-    run.log.close()
+    ends(run, "check weights")
 
 
 def test_an_exchange_that_failed_once_is_repeated(
@@ -158,8 +164,7 @@ def test_an_exchange_that_failed_once_is_repeated(
     run = make_run(tmp_path)
     late = withheld(run, "model.norm.weight", times=1)
     with caplog.at_level(logging.WARNING, "mrlm"):
-        run_async(train(run))
-    run.log.close()
+        to_its_end(run)
     assert run.step == 2 and late.exchanges == 3
     assert "the weights of policy 'policy' did not arrive; loading them again" in caplog.text
 
@@ -171,8 +176,7 @@ def test_whoever_wants_goes_on(
     run = make_run(tmp_path, **{"training.checks": checks})
     late = withheld(run, "model.norm.weight")
     with caplog.at_level(logging.WARNING, "mrlm"):
-        run_async(train(run))
-    run.log.close()
+        to_its_end(run)
     assert run.step == 2 and late.exchanges == {"warn": 4, "off": 2}[checks]
     assert ("check weights" in caplog.text) == (checks == "warn")
 
@@ -184,8 +188,7 @@ def test_an_engine_of_this_process_compares_every_weight(
     """One entry of any tensor is enough, written without notice."""
     name = untied(tiny_path, tmp_path) if own_head else tiny_path
     run = make_run(tmp_path, **{"model.model_name_or_path": name})
-    run_async(train(run))
-    run.log.close()
+    to_its_end(run)
     engine, policy = run.engines["policy"], run.learners[0].weights_of
     assert engine.holds("policy", policy)
     (base,) = engine._bases.values()
@@ -216,8 +219,7 @@ def test_between_two_proofs_by_samples_weights_are_compared(engine: str, tmp_pat
         return await generate(requests)
 
     run.engines["policy"].generate = counted
-    run_async(train(run))
-    run.log.close()
+    to_its_end(run)
     assert sampled == [0, 0, EVERY], "at the start, after the first step, and later"
 
 
@@ -233,25 +235,20 @@ def test_copies_that_stay_behind_later_are_found_at_once(
         return [False] * len(changed) if run.step else changed
 
     monkeypatch.setattr(Changes, "take", blind)
-    with pytest.raises(CheckError, match="check weights: the engine of policy 'policy' does not"):
-        run_async(train(run))
-    run.log.close()
+    ends(run, "check weights: the engine of policy 'policy' does not")
     assert run.step == 1
 
 
 def test_a_sound_engine_is_nowhere_near_its_limit(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    run_async(train(run))
-    run.log.close()
+    to_its_end(run)
     (gap,) = run_async(gaps(run, run.learners))
     assert gap.nats < 1e-5 and gap.limit == 1e-4 and not gap.wrong
 
 
 def test_a_tolerance_of_ones_own(tmp_path: Path) -> None:
     run = make_run(tmp_path, **{"engine.tolerance": 1e-12})
-    with pytest.raises(CheckError, match=r"rounding explains 1e-12"):
-        run_async(train(run))
-    run.log.close()
+    ends(run, r"rounding explains 1e-12")
 
 
 def test_a_run_that_samples_nothing_is_proven_before_its_evaluations(tmp_path: Path) -> None:
@@ -271,9 +268,7 @@ def test_a_run_that_samples_nothing_is_proven_before_its_evaluations(tmp_path: P
     }
     run = build(parse_config(data, (), "test"))
     late = withheld(run, "model.norm.weight")
-    with pytest.raises(CheckError, match="check weights: the engine of policy 'policy' does not"):
-        run_async(train(run))
-    run.log.close()
+    ends(run, "check weights: the engine of policy 'policy' does not")
     assert run.step == 3 and late.exchanges == 4, "once a step, and once more at the evaluation"
 
 
@@ -289,9 +284,7 @@ def test_a_frozen_policy_is_proven_at_the_start(tmp_path: Path, tiny_path: str) 
     norm.data /= 1.1
     run.engines["second"].policies["second"] = late.stale(policy)
     run.engines = dict.fromkeys(run.engines, late)
-    with pytest.raises(CheckError, match=r"check weights: the engine of policy 'second' does not"):
-        run_async(train(run))
-    run.log.close()
+    ends(run, r"check weights: the engine of policy 'second' does not")
     assert run.step == 0 and late.exchanges == 1
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from forking import Launcher
-from logged_rows import logged
+from logged_rows import Stop, logged
 from mrlm import Callback
 from mrlm.config import ExperimentConfig
 from mrlm.config.ray_section import RayConfig
@@ -354,14 +354,8 @@ def test_adapters_of_one_base_are_together_and_worlds_elsewhere(cluster: None, g
 def test_a_run_moves_to_a_cluster_and_back(cluster: None, go: Go, tmp_path: Path) -> None:
     expected = go("whole", {})
     folder = tmp_path / "parts"
-
-    class Stop(Callback):
-        def on_step_end(self, run: Run, metrics: Any) -> None:
-            if run.step in (1, 3):
-                run.stop()
-
-    go("parts", {}, callbacks=[Stop()])
-    go("parts", {}, {"colocated": False}, callbacks=[Stop()], resume=folder)
+    go("parts", {}, callbacks=[Stop(1, 3)])
+    go("parts", {}, {"colocated": False}, callbacks=[Stop(1, 3)], resume=folder)
     assert go("parts", {}, resume=folder) == expected
     assert checkpoints(folder)[0].name == "checkpoint-4"
 

@@ -15,8 +15,8 @@ import yaml
 
 from forking import Launcher, Started
 from grids import quick
-from logged_rows import CONFIG, logged
-from mrlm import Callback, ExperimentConfig, load_config, run_experiment
+from logged_rows import CONFIG, Stop, logged
+from mrlm import ExperimentConfig, load_config, run_experiment
 from mrlm.core.errors import ConfigError
 from mrlm.learn.checkpoint import checkpoints, verify
 from mrlm.training.checks import check_first_step
@@ -51,6 +51,52 @@ def test_two_runs_of_one_config_log_the_same_numbers(
     assert logged(tmp_path / "run") == expected
     assert [row["step"] for row in expected] == list(range(9))
     assert all(row["loss"] is not None for row in expected[1:])
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_in_the_middle_goes_on_bit_by_bit(
+    undisturbed: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    config, expected = undisturbed
+
+    loaded = load_config(config, [f"output_dir={tmp_path / 'run'}"])
+    run_experiment(loaded, callbacks=[Stop(3)])
+    assert [row["step"] for row in logged(tmp_path / "run")] == [0, 1, 2, 3]
+    run_experiment(loaded, resume=tmp_path / "run")
+    assert logged(tmp_path / "run") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("mappo", {"critic_warmup": 4}),
+        ("ippo", {"critic": "separate", "rewards": "team", "critic_warmup": 2}),
+    ],
+)
+def test_a_critic_with_a_network_of_its_own_goes_on_bit_by_bit(
+    algorithm: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Beside a whole model and an adapter with dropout, stopped during the warm-up and after it."""
+    config = {key: value for key, value in CONFIG.items() if key != "ppo"}
+    config["training"] = CONFIG["training"] | {"algorithm": algorithm, "num_iterations": 6}
+    config[algorithm] = {"num_minibatches": 2, "update_epochs": 2, **settings}
+    config["environments"] = [{"env_type": "talking:Pair"}]
+    (tmp_path / "in.yaml").write_text(yaml.safe_dump(config))
+
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run_experiment(load_config(tmp_path / "in.yaml", [f"output_dir={whole}"]))
+    loaded = load_config(tmp_path / "in.yaml", [f"output_dir={parts}"])
+    run_experiment(loaded, callbacks=[Stop(1, 4)])
+    run_experiment(loaded, callbacks=[Stop(1, 4)], resume=parts)
+    run_experiment(loaded, resume=parts)
+    expected = logged(whole)
+    assert logged(parts) == expected
+    assert [row["step"] for row in expected] == list(range(7))
+    assert all(row["value_loss"] > 0 for row in expected[1:])
+    assert expected[1]["critic_warmup"] == 1.0 and "loss" not in expected[1]
+    assert expected[-1]["critic_warmup"] == 0.0 and "loss" in expected[-1]
+    assert not list((parts / "final").rglob("*critic*"))
 
 
 def test_an_older_checkpoint_serves_when_the_newest_is_damaged(
@@ -145,15 +191,10 @@ def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
 def test_a_later_stage_goes_on_with_the_models_that_it_took_over(
     policies: dict[str, Any], tmp_path: Path
 ) -> None:
-    class Stop(Callback):
-        def on_step_end(self, run: Any, metrics: Any) -> None:
-            if run.step == 2 and run.folder.name == "2-b":
-                run.stop()
-
     stages = [{"name": n, "training": {"num_iterations": k}} for n, k in (("a", 1), ("b", 3))]
     config = ExperimentConfig(**CONFIG | {"policies": policies, "stages": stages, "evaluation": {}})
     run_experiment(config.merged({"output_dir": str(tmp_path / "whole")}))
-    run_experiment(config.merged({"output_dir": str(tmp_path / "parts")}), callbacks=[Stop()])
+    run_experiment(config.merged({"output_dir": str(tmp_path / "parts")}), callbacks=[Stop(2)])
     folder = (tmp_path / "parts").rename(tmp_path / "moved")
     assert len(logged(folder / "2-b")) == 2
     parts = config.merged({"output_dir": str(folder)})

@@ -13,8 +13,8 @@ import torch
 import yaml
 
 from critics import episode, policies, spoken
-from logged_rows import CONFIG, logged
-from mrlm import Callback, Learner, load_config, run_experiment
+from logged_rows import CONFIG, Stop, logged
+from mrlm import Learner, load_config, run_experiment
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.qmix import QMIX
 from mrlm.algorithms.vdn import VDN
@@ -397,15 +397,9 @@ def test_a_stopped_run_goes_on_bit_by_bit(
     whole = config(tmp_path, algorithm, settings, **more)
     whole.training.num_iterations, whole.training.save_steps = 5, 1
     parts = whole.model_copy(update={"output_dir": str(tmp_path / "parts")})
-
-    class Stop(Callback):
-        def on_step_end(self, run: Any, metrics: Any) -> None:
-            if run.step in (1, 3):
-                run.stop()
-
     run_experiment(whole)
-    run_experiment(parts, callbacks=[Stop()])
-    run_experiment(parts, callbacks=[Stop()], resume=tmp_path / "parts")
+    run_experiment(parts, callbacks=[Stop(1, 3)])
+    run_experiment(parts, callbacks=[Stop(1, 3)], resume=tmp_path / "parts")
     run_experiment(parts, resume=tmp_path / "parts")
     expected = logged(tmp_path / "run")
     assert logged(tmp_path / "parts") == expected

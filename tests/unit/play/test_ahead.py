@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from forking import Launcher
+from logged_rows import Stop
 from mrlm import Callback, run_experiment
 from mrlm.build.run import build
 from mrlm.config import ExperimentConfig
@@ -70,17 +71,6 @@ def logged(folder: Path) -> list[dict[str, Any]]:
         {k: v for k, v in json.loads(line).items() if k not in CLOCKED and k[:8] != "seconds/"}
         for line in lines
     ]
-
-
-class Stop(Callback):
-    """Ends a run after some of its steps."""
-
-    def __init__(self, *steps: int) -> None:
-        self.steps = steps
-
-    def on_step_end(self, run: Any, metrics: Any) -> None:
-        if run.step in self.steps:
-            run.stop()
 
 
 Logs = Callable[[int], list[dict[str, Any]]]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logged_rows import logged
-from mrlm import Callback, ExperimentConfig
+from logged_rows import Stop, logged
+from mrlm import ExperimentConfig
 from mrlm.algorithms.at_grpo import ATGRPO, range_normalised_variance
 from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.algorithms.maremax import MAREMAX
@@ -76,15 +76,9 @@ def experiment(folder: Path, algorithm: str, **more: Any) -> ExperimentConfig:
 
 def resumes_exactly(tmp_path: Path, algorithm: str, **more: Any) -> list[dict[str, Any]]:
     """A run that was stopped in the middle logs what an undisturbed one does."""
-
-    class Stop(Callback):
-        def on_step_end(self, run: Any, metrics: Any) -> None:
-            if run.step == 2:
-                run.stop()
-
     run_experiment(experiment(tmp_path / "whole", algorithm, **more))
     cut = experiment(tmp_path / "cut", algorithm, **more)
-    run_experiment(cut, callbacks=[Stop()])
+    run_experiment(cut, callbacks=[Stop(2)])
     assert len(logged(tmp_path / "cut")) < len(logged(tmp_path / "whole"))
     run_experiment(cut, resume=tmp_path / "cut")
     found = logged(tmp_path / "whole")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from logged_rows import logged
-from mrlm import Callback, ExperimentConfig, run_experiment
+from logged_rows import Stop, logged
+from mrlm import ExperimentConfig, run_experiment
 from mrlm.build.policies import LiveObjects, PolicyAssignment
 from mrlm.build.run import build, plan_of
 from mrlm.config import PolicyConfig, ScheduleConfig
@@ -222,19 +222,14 @@ STOPPED = [
 def test_a_run_stopped_within_a_period_goes_on_bit_by_bit(
     algorithm: str, schedule: dict[str, Any], own: dict[str, Any], tmp_path: Path
 ) -> None:
-    class Stop(Callback):
-        def on_step_end(self, run: Any, metrics: Any) -> None:
-            if run.step in (1, 4):
-                run.stop()
-
     policies = {"short": {}, "long": {"lora": {"r": 4, "dropout": 0.1}}}
     config = settings(algorithm, 7, policies=policies, evaluation={"episodes": 4, "every": 2})
     config = config.merged({"training.schedule": schedule, algorithm: own})
     whole = config.merged({"output_dir": str(tmp_path / "whole")})
     parts = config.merged({"output_dir": str(tmp_path / "parts")})
     run_experiment(whole)
-    run_experiment(parts, callbacks=[Stop()])
-    run_experiment(parts, resume=tmp_path / "parts", callbacks=[Stop()])
+    run_experiment(parts, callbacks=[Stop(1, 4)])
+    run_experiment(parts, resume=tmp_path / "parts", callbacks=[Stop(1, 4)])
     run_experiment(parts, resume=tmp_path / "parts")
     expected = logged(tmp_path / "whole")
     assert [row["step"] for row in expected] == list(range(8))
