@@ -21,7 +21,14 @@ from mrlm.build.arguments import (
     refuse_unknown,
     with_paths,
 )
-from mrlm.build.compatible import count_of, critics_of, evaluated, with_critics, with_usual
+from mrlm.build.compatible import (
+    count_of,
+    critics_of,
+    evaluated,
+    with_critics,
+    with_keywords,
+    with_usual,
+)
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
 from mrlm.build.live_arguments import opened_llm, rewards_of, scored_rows, with_parts
@@ -29,7 +36,7 @@ from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig
-from mrlm.config.aliases import NUM_AGENTS, UNSET, WEIGHTS, FlatWords
+from mrlm.config.aliases import NUM_AGENTS, UNSET, WEIGHTS, WORDS, FlatWords
 from mrlm.config.compatible import compatible_faces
 from mrlm.config.errors import InvalidConfig
 from mrlm.config.flat_words import (
@@ -162,6 +169,7 @@ class Trainer:
         self._parts.rows = self._scored(rows, reward_func, eval_dataset, scoring, kind)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self.config = with_critics(self.config, self._parts, critics)
+        self._parts.usual = self._usual
 
     def _scored(
         self,
@@ -203,10 +211,17 @@ class Trainer:
                 )
             config = config.merged({"training": {"algorithm": self.algorithm}})
         explicit = {*config.given().get(section_key(name), {}), *map(setting_of, words)}
+        asked = words.keys()
+        self.args, words = args, words = with_keywords(self.args_class, args, words)
+        asked = {WORDS[word].path for word in asked - words.keys() if word in WORDS}
         fields, overrides = ({}, {}) if args is None else split_config(args)
         usual = library_defaults(type(args) if isinstance(args, FlatWords) else self.args_class)
-        overrides = {k: v for k, v in overrides.items() if usual.get(k, UNSET) != v}
-        fields = {k: v for k, v in fields.items() if usual.get(f"algorithm.{k}", UNSET) != v}
+        overrides = {k: v for k, v in overrides.items() if k in asked or usual.get(k, UNSET) != v}
+        fields = {
+            k: v
+            for k, v in fields.items()
+            if k in explicit or usual.get(f"algorithm.{k}", UNSET) != v
+        }
         overrides = {k: v for k, v in overrides.items() if k not in (NUM_AGENTS, WEIGHTS)}
         for path, value in overrides.items():
             if words.get(path, value) != value:
@@ -256,7 +271,6 @@ class Trainer:
         return self._begun().run
 
     def _begun(self) -> LastStep:
-        self._parts.usual = self._usual
         if self._last is None:
             self._last = LastStep(build(self.config, self._parts), self)
         return self._last

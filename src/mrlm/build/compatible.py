@@ -1,6 +1,7 @@
 """Fills in what another library's trainer does where nothing is given (`mrlm.trl` and
 `mrlm.comlrl`)."""
 
+import dataclasses
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -9,7 +10,8 @@ from mrlm.build.arguments import one_of
 from mrlm.build.learners import TEAM
 from mrlm.build.policies import LiveObjects, load_with
 from mrlm.config import ExperimentConfig
-from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, UNSET, FlatWords
+from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, UNSET, WORDS, FlatWords
+from mrlm.config.compatible import COUNTED, as_here
 from mrlm.config.flat_words import library_defaults
 from mrlm.config.normalize import NestedSettings, section_key
 from mrlm.core.errors import ConfigError
@@ -39,6 +41,26 @@ def with_usual(
             changes[path] = value
     paths = frozenset(map(_canonical, changes))
     return (config.merged(changes) if changes else config), paths
+
+
+def with_keywords(
+    kind: type[FlatWords] | None, args: Any, words: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """`args` with the keywords (`words`) of a trainer that another library counts or converts, and
+    the other keywords; both unchanged for a trainer (whose config class is `kind`) or `args` of
+    this library. Raises `ConfigError`: one of them contradicts `args`."""
+    kind = kind if args is None else type(args)
+    face = getattr(kind, "face_of", None)
+    if kind is None or face is None or not face.library:
+        return args, words
+    words = as_here(face, words)
+    named = {name: words.pop(name) for name in list(words) if name in WORDS or name in COUNTED}
+    changed: dict[str, Any] = {}
+    if args is not None:
+        usual, names = kind(), [field.name for field in dataclasses.fields(kind)]
+        changed = {n: v for n in names if (v := getattr(args, n)) != getattr(usual, n)}
+    both = {n: one_of(n, changed[n], named[n]) for n in changed.keys() & named.keys()}
+    return kind(**changed | named | both), words
 
 
 def count_of(

@@ -11,6 +11,14 @@ from mrlm.core.faces import Face
 
 STEPS = ("max_steps", "save_steps", "eval_steps", "logging_steps", "warmup_steps")
 """Words by which TRL counts optimiser steps."""
+COUNTED = ("update_epochs", "num_minibatches", "loss_type")
+"""Settings of algorithms on which the words of TRL depend."""
+AVERAGED = {
+    **dict.fromkeys(("dapo", "bnpo", "ppo"), "token_mean"),
+    "grpo": "sequence_mean_token_mean",
+    "dr_grpo": "constant",
+}
+"""Loss of TRL with a ratio of sequences -> the average of its tokens (`aggregation`)."""
 CRITICS = ("ippo", "mappo")
 
 
@@ -32,12 +40,35 @@ def as_here(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords of a config without values that describe the behaviour here; of TRL's, with our name
     for `num_iterations`, and a list of one loss as that loss."""
     rest = {name: value for name, value in words.items() if value not in face.same.get(name, ())}
-    if face.library == "trl" and "num_iterations" in rest:
-        rest["update_epochs"] = rest.pop("num_iterations")
+    epochs = rest.pop("num_iterations", None) if face.library == "trl" else None
+    if epochs is not None:
+        rest["update_epochs"] = epochs
     loss = rest.get("loss_type")
     if isinstance(loss, list | tuple) and len(loss) == 1:
         rest["loss_type"] = loss[0]
     return rest
+
+
+def of_sequences(
+    face: Face, fields: dict[str, Any], words: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of an algorithm and the flat words with TRL's `importance_sampling_level:
+    sequence` as the loss that has it: averaged as `loss_type` says, clipped at `epsilon`. Raises
+    `ConfigError`: a loss that has none."""
+    loss, level = fields.get("loss_type", "dapo"), words.get("importance_sampling_level")
+    trl = (face.library, face.algorithm) == ("trl", "grpo")
+    if not trl or level != "sequence" or loss == "gspo":
+        return fields, words
+    if loss not in AVERAGED:
+        text = (
+            f"loss_type={loss!r} has no ratio of sequences here; use one of {', '.join(AVERAGED)}"
+        )
+        raise InvalidConfig([Problem(f"{face.name}.importance_sampling_level", text)])
+    rest = {name: value for name, value in words.items() if name != "importance_sampling_level"}
+    usual = {"aggregation": AVERAGED[loss]}
+    if words.get("epsilon") is None:
+        usual["clip_range"] = 0.2
+    return usual | fields | {"loss_type": "gspo"}, rest
 
 
 def counted(face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,8 +84,11 @@ def counted(face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]) -> 
 def _optimiser_steps(
     face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """TRL counts optimiser steps; an iteration has one for each epoch and minibatch."""
+    """TRL counts optimiser steps; an iteration has one for each epoch and minibatch. Without bf16
+    and fp16 it computes in float32."""
     converted = dict(words)
+    if words.get("bf16") is False and not words.get("fp16"):
+        converted["training.precision"] = "fp32"
     if not words.get("beta"):
         converted.pop("use_bias_correction_kl", None)  # without a divergence it changes nothing
     per_step = fields.get("update_epochs", 1) * fields.get("num_minibatches", 1)

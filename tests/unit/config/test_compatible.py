@@ -1,6 +1,8 @@
 """The classes of `mrlm.trl` and `mrlm.comlrl` have the other library's defaults and counts, and all
 problems of a config are one message. Their trainers are counted in `tests/borders`."""
 
+import shutil
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from mrlm.comlrl import IACConfig, IACTrainer, MAGRPOConfig, MAGRPOTrainer
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.config.errors import InvalidConfig
 from mrlm.core.errors import ConfigError
-from mrlm.trl import DPOConfig, DPOTrainer, GRPOTrainer, RLOOTrainer, SFTTrainer
+from mrlm.trl import DPOConfig, DPOTrainer, GRPOTrainer, RLOOTrainer, SFTConfig, SFTTrainer
 from mrlm.trl import GRPOConfig as TheirConfig
 
 SETTINGS: Any = mrlm  # whose algorithms are called with wrong settings
@@ -60,6 +62,58 @@ def test_optimiser_steps_are_counted_as_there():
     assert (config.training.num_iterations, config.training.save_steps) == (3, 2)
     with pytest.raises(InvalidConfig, match=r"max_steps: it counts optimiser steps.*use 6"):
         online(args=TheirConfig(**words | {"max_steps": 7}))
+
+
+LATE: dict[str, Any] = {"num_iterations": 2, "max_steps": 6, "save_steps": 4, "push_to_hub": False}
+LATE |= {"importance_sampling_level": "sequence", "loss_type": ["dapo"], "bf16": False}
+
+
+def assigned(**words: Any) -> Any:
+    args = TheirConfig()
+    for name, value in words.items():
+        setattr(args, name, value)
+    return args
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: {"args": TheirConfig(**LATE)},
+        lambda: {"args": assigned(**LATE)},
+        lambda: {"args": replace(TheirConfig(num_generations=8, max_steps=2), **LATE)},
+        lambda: {"args": dict(LATE)},
+        lambda: LATE,
+        lambda: {"args": TheirConfig(num_iterations=2), **LATE},
+    ],
+    ids=["constructor", "assigned", "replaced", "mapping", "keywords", "both"],
+)
+def test_settings_mean_the_same_wherever_they_are_given(given):
+    config = online(**given()).config
+    training, loss = config.training, config.grpo
+    assert (training.num_iterations, training.save_steps, loss.update_epochs) == (3, 2, 2)
+    assert (loss.loss_type, loss.aggregation, loss.clip_range) == ("gspo", "token_mean", 0.2)
+    assert training.precision == "fp32"
+    assert online(**LATE | {"loss_type": "dr_grpo"}).config.grpo.aggregation == "constant"
+
+
+def test_a_wrong_assignment_is_an_error_as_in_the_constructor():
+    for name, text in (("lerning_rate", "mean 'learning_rate'"), ("packing", "without padding")):
+        with pytest.raises(InvalidConfig, match=rf"GRPOConfig\.{name}: .*{text}"):
+            assigned(**{name: True})
+    with pytest.raises(InvalidConfig, match=r"loss_type='cispo' has no ratio of sequences"):
+        TheirConfig(importance_sampling_level="sequence", loss_type="cispo")
+
+
+def test_another_trainer_object_resumes(tmp_path):
+    rows = [{"prompt": f"{n}", "completion": "b"} for n in range(8)]
+    words = {"output_dir": str(tmp_path / "run"), "per_device_train_batch_size": 2}
+    args = SFTConfig(**words, max_steps=4, save_steps=2, logging_steps=1)
+    whole = SFTTrainer("mrlm/tiny", args=args, train_dataset=rows).train()
+    checkpoint = shutil.copytree(whole.run_folder / "checkpoint-2", tmp_path / "checkpoint-2")
+    args.output_dir = str(tmp_path / "again")
+    rest = SFTTrainer("mrlm/tiny", args=args, train_dataset=rows)
+    loss = rest.train(resume_from_checkpoint=checkpoint).metrics["loss"]
+    assert loss == whole.metrics["loss"] and rest.run.step == 4
 
 
 def test_what_is_given_goes_before_their_defaults():
