@@ -3,6 +3,7 @@ config and its parts, independent of the algorithm; the trainer of an algorithm 
 its name set."""
 
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from inspect import signature
@@ -52,10 +53,14 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.checkpoint import MANIFEST
 from mrlm.play.workflow import AnyWorkflow
 from mrlm.runs import EvalResult, LastStep, TrainResult, evaluate, save_policies
-from mrlm.training.adapted_callbacks import adapted
+from mrlm.training.adapted_callbacks import adapted, parts_of
 from mrlm.training.run import Callback, Run
+
+ABOUT = (MANIFEST, "README.md", "card.json", "team.yaml", "train.yaml")
+"""Files about a saved model, which a folder with other files does not get."""
 
 
 class Trainer:
@@ -159,12 +164,12 @@ class Trainer:
         configured = self.config.environments or self.config.data.dataset
         if not environments and rows is None and not configured:
             environments, watched = watched, []
-        self._parts = LiveObjects(callbacks=adapted(callbacks))
+        self._parts = LiveObjects(callbacks=adapted(callbacks, self.args))
         self.config, model, tokenizer, environments, watched = opened_llm(
             model, tokenizer, self.config, self._parts, environments, watched
         )
-        live = self._parts, wandb_config, workflow, external_transition
-        self.config = with_parts(self.config, *live)
+        live = wandb_config, workflow, external_transition
+        self.config = with_parts(self.config, self._parts, *live)
         self._parts.environments, self._parts.eval_environments = environments, watched
         self._parts.rows = self._scored(rows, reward_func, eval_dataset, scoring, kind)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
@@ -211,18 +216,15 @@ class Trainer:
                 )
             config = config.merged({"training": {"algorithm": self.algorithm}})
         explicit = {*config.given().get(section_key(name), {}), *map(setting_of, words)}
-        asked = words.keys()
+        paths = {WORDS[word].path for word in words if word in WORDS}
+        paths |= {f"algorithm.{key}" for key in explicit}
         self.args, words = args, words = with_keywords(self.args_class, args, words)
-        asked = {WORDS[word].path for word in asked - words.keys() if word in WORDS}
         fields, overrides = ({}, {}) if args is None else split_config(args)
         usual = library_defaults(type(args) if isinstance(args, FlatWords) else self.args_class)
-        overrides = {k: v for k, v in overrides.items() if k in asked or usual.get(k, UNSET) != v}
-        fields = {
-            k: v
-            for k, v in fields.items()
-            if k in explicit or usual.get(f"algorithm.{k}", UNSET) != v
-        }
-        overrides = {k: v for k, v in overrides.items() if k not in (NUM_AGENTS, WEIGHTS)}
+        rest = {key: value for key, value in usual.items() if key not in paths}
+        rest |= {key: overrides.get(key) for key in (NUM_AGENTS, WEIGHTS)}
+        overrides = {k: v for k, v in overrides.items() if rest.get(k, UNSET) != v}
+        fields = {k: v for k, v in fields.items() if rest.get(f"algorithm.{k}", UNSET) != v}
         for path, value in overrides.items():
             if words.get(path, value) != value:
                 raise InvalidConfig([twice(path, (value, "args"), (words[path], "a keyword"))])
@@ -275,16 +277,30 @@ class Trainer:
             self._last = LastStep(build(self.config, self._parts), self)
         return self._last
 
+    def __getattr__(self, name: str) -> Any:
+        """`model`, `processing_class` and `state`, as TRL's trainers have them."""
+        theirs = parts_of(self.run) if name in ("model", "processing_class", "state") else {}
+        if name in theirs:
+            return theirs[name]
+        raise AttributeError(f"{type(self).__name__}.{name}: see trainer.run and its learners")
+
+    def add_callback(self, callback: Callback | Any) -> None:
+        """Add a callback, as the argument `callbacks`."""
+        self._parts.callbacks = [*self._parts.callbacks, *adapted([callback], self.args)]
+        if self._last is not None:
+            self._last.run.callbacks = tuple(self._parts.callbacks)
+
     def train(
         self,
-        num_iterations: int | None = None,
+        num_iterations: int | str | os.PathLike[str] | None = None,
         resume_from_checkpoint: str | os.PathLike[str] | bool | None = None,
         save: bool | None = None,
     ) -> TrainResult:
         """Train. A further call continues for as many iterations.
 
         Args:
-            num_iterations: replaces `training.num_iterations` and the epochs.
+            num_iterations: replaces `training.num_iterations` and the epochs; also what to resume
+                from, as TRL's first argument.
             resume_from_checkpoint: a run folder or checkpoint; `True` is this run's own folder.
             save: save the end of this call, as a checkpoint and as `final/`. By default the end of
                 the first call is saved, and that of later ones by `save()`, or when the trainer or
@@ -294,6 +310,8 @@ class Trainer:
         Raises:
             KeyboardInterrupt: interrupted; the run was saved and can be resumed.
         """
+        if isinstance(num_iterations, bool | str | os.PathLike):
+            num_iterations, resume_from_checkpoint = None, num_iterations
         if num_iterations is not None:
             self.config = self.config.merged({"training": {"num_iterations": num_iterations}})
         if self._last is not None and not resume_from_checkpoint:
@@ -332,9 +350,17 @@ class Trainer:
         if self._last is not None:
             self._last.save()
 
-    def save_model(self, folder: str | os.PathLike[str]) -> Path:
-        """Write Hugging Face folders: `folder` for one policy, `folder/<policy>` for several."""
-        return save_policies(self.run, Path(folder).expanduser())
+    def save_model(self, folder: str | os.PathLike[str] | None = None) -> Path:
+        """Write Hugging Face folders: `folder` for one policy, `folder/<policy>` for several. Other
+        files in it remain, such as those of the run, whose folder is meant by `None`."""
+        target = Path(folder or self.run.folder).expanduser()
+        if not target.is_dir() or (target / MANIFEST).is_file() or not any(target.iterdir()):
+            return save_policies(self.run, target)
+        made = save_policies(self.run, target / ".model")
+        if self.run.peers.main:
+            shutil.copytree(made, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*ABOUT))
+            shutil.rmtree(made)
+        return target
 
 
 @cache

@@ -1,6 +1,7 @@
 """Classes of other libraries under their names: `mrlm.trl` and `mrlm.comlrl` have the algorithms of
 this library with the other's defaults and counts (`compatible.yaml`)."""
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -38,11 +39,17 @@ def compatible_faces(library: str) -> dict[str, Face]:
 
 def as_here(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords of a config without values that describe the behaviour here; of TRL's, with our name
-    for `num_iterations`, and a list of one loss as that loss."""
-    rest = {name: value for name, value in words.items() if value not in face.same.get(name, ())}
+    for `num_iterations` and for `warmup_steps` below 1, and a list of one loss as that loss."""
+    parts, size = words.get("gradient_accumulation_steps") or 1, "per_device_train_batch_size"
+    batch = (words.get(size) or face.defaults.get(size, 1)) * parts
+    batch *= int(os.environ.get("WORLD_SIZE", "1"))
+    same = face.same | {"steps_per_generation": [parts], "generation_batch_size": [batch]}
+    rest = {name: value for name, value in words.items() if value not in same.get(name, ())}
     epochs = rest.pop("num_iterations", None) if face.library == "trl" else None
     if epochs is not None:
         rest["update_epochs"] = epochs
+    if face.library == "trl" and 0 < (rest.get("warmup_steps") or 0) < 1:
+        rest["warmup_ratio"] = rest.pop("warmup_steps")
     loss = rest.get("loss_type")
     if isinstance(loss, list | tuple) and len(loss) == 1:
         rest["loss_type"] = loss[0]

@@ -4,6 +4,7 @@ their results. Episodes that wait at the same time are scored in one call."""
 import asyncio
 import inspect
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -18,6 +19,13 @@ from mrlm.environments.shared.rows import SharedByCopies, is_number
 RewardFunction = Callable[..., Any]
 BATCHED = frozenset({"prompts", "completions"})
 """Parameters of a function in the batched form."""
+INSTEAD = {
+    "completion_ids": "only texts are scored; call your tokenizer on completions",
+    "trainer_state": "rewards depend on samples alone; keep the step with a mrlm.Callback",
+    "log_extra": "what samples hold is in the record of a run; remove it",
+    "log_metric": "every function is logged by its name; give another one, reward_weights 0 for it",
+}
+"""Parameters of TRL's reward functions that are not passed, and what to use."""
 QUIET_TICKS = 5
 """Iterations of the event loop without a new episode after which the waiting ones are scored."""
 
@@ -148,8 +156,9 @@ class Scorer:
         self.agents: tuple[str, ...] = tuple(agents)
         self._warned = False
         parameters = list(inspect.signature(function).parameters.values())
-        self.batched: bool = any(p.name in BATCHED for p in parameters)
         kinds = {p.kind for p in parameters}
+        only_columns = kinds == {inspect.Parameter.VAR_KEYWORD}
+        self.batched: bool = only_columns or any(p.name in BATCHED for p in parameters)
         self._any = inspect.Parameter.VAR_KEYWORD in kinds
         positional = [
             p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
@@ -158,6 +167,8 @@ class Scorer:
         named = positional[taken:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self._wanted = {p.name for p in named}
         self._required = {p.name for p in named if p.default is p.empty} - BATCHED
+        if absent := self._required & INSTEAD.keys():
+            raise ConfigError(f"reward function {name!r}: {(key := min(absent))}: {INSTEAD[key]}")
         if inspect.Parameter.VAR_POSITIONAL not in kinds and len(positional) < taken:
             raise ConfigError(
                 f"reward function {name!r} takes {len(positional)} lists for {taken} agents "
@@ -255,6 +266,17 @@ def required_function(setting: Any, name: str) -> Callable[..., Any]:
     return function
 
 
+def _model_of(spec: Any) -> Any:
+    """The reward model of a folder or a hub id; any other reward function as it is. Raises
+    `ConfigError`: a live model."""
+    if hasattr(spec, "save_pretrained"):
+        text = "save it with its tokenizer, and give the folder (reward_func=folder)"
+        raise ConfigError(f"reward_func is a live {type(spec).__name__}; {text}")
+    if isinstance(spec, str | os.PathLike) and ("/" in str(spec) or os.path.isdir(spec)):
+        return load("engines", "reward_model")(spec)
+    return spec
+
+
 class Scorers(SharedByCopies):
     """All reward functions of an environment, shared by its copies, so that episodes that end
     together are scored together.
@@ -276,7 +298,7 @@ class Scorers(SharedByCopies):
             raise ConfigError("reward_func is an empty list; give at least one function")
         self.scorers: list[Scorer] = []
         for spec in listed:
-            function = required_function(spec, "reward_func")
+            function = required_function(_model_of(spec), "reward_func")
             name = _name(function, len(self.scorers), {scorer.name for scorer in self.scorers})
             self.scorers.append(Scorer(function, name, agents, calls))
         self._weights = _weights(weights, [scorer.name for scorer in self.scorers])
