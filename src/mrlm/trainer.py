@@ -10,26 +10,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mrlm.build.arguments import (
-    adapter_words,
-    assign_references,
-    environments_or_rows,
-    joined_words,
-    listed,
-    names_of,
-    one_of,
-    references_of,
-    refuse_unknown,
-    with_paths,
-)
-from mrlm.build.compatible import (
-    count_of,
-    critics_of,
-    evaluated,
-    with_critics,
-    with_keywords,
-    with_usual,
-)
+from mrlm.build import arguments, compatible
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
 from mrlm.build.live_arguments import opened_llm, rewards_of, scored_rows, with_parts
@@ -147,20 +128,21 @@ class Trainer:
         share_policy: bool | str | None = None,
         **words: object,
     ) -> None:
-        model = one_of("model", policy_or_model, model, agent_model)
-        tokenizer = one_of("tokenizer", tokenizer, processing_class)
-        reward_func = one_of("reward_func", reward_func, reward_funcs)
-        words, settings = joined_words(args, adapter_words(peft_config) | words)
+        model = arguments.one_of("model", policy_or_model, model, agent_model)
+        tokenizer = arguments.one_of("tokenizer", tokenizer, processing_class)
+        reward_func = arguments.one_of("reward_func", reward_func, reward_funcs)
+        words, settings = arguments.joined_words(args, arguments.adapter_words(peft_config) | words)
         kind = type(settings) if isinstance(settings, FlatWords) else self.args_class
-        num_agents = count_of(num_agents, agents, kind, settings, words)
-        critics = critics_of(critics, kind, words)
-        environments, rows = environments_or_rows(data, environment)
-        rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
-        scoring = rewards_of(reward_weights, settings, words, names_of(agents, num_agents, app))
+        num_agents = compatible.count_of(num_agents, agents, kind, settings, words)
+        critics = compatible.critics_of(critics, kind, words)
+        environments, rows = arguments.environments_or_rows(data, environment)
+        rows = arguments.one_of("train_dataset", rows, train_dataset, preference_dataset)
+        agent_names = arguments.names_of(agents, num_agents, app)
+        scoring = rewards_of(reward_weights, settings, words, agent_names)
         scoring |= {"formatters": formatters, "reward_processor": reward_processor, "app": app}
         agents = agents if app is None or isinstance(agents, Mapping) else None  # of an app, names
         self.config: ExperimentConfig = self._config(config, settings, words)
-        watched = listed(eval_envs)
+        watched = arguments.listed(eval_envs)
         configured = self.config.environments or self.config.data.dataset
         if not environments and rows is None and not configured:
             environments, watched = watched, []
@@ -173,7 +155,7 @@ class Trainer:
         self._parts.environments, self._parts.eval_environments = environments, watched
         self._parts.rows = self._scored(rows, reward_func, eval_dataset, scoring, kind)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
-        self.config = with_critics(self.config, self._parts, critics)
+        self.config = compatible.with_critics(self.config, self._parts, critics)
         self._parts.usual = self._usual
 
     def _scored(
@@ -185,12 +167,13 @@ class Trainer:
         kind: type[FlatWords] | None,
     ) -> Any:
         """The rows to train on; `None` where they become an environment with reward functions."""
+        compatible.note_text_prompts(kind, rows)
         scored = scored_rows(self.config, rows, reward_func, eval_dataset, scoring)
         if scored is None:
             return rows
         self._parts.environments = [*self._parts.environments, scored]
         count = None if eval_dataset is None else scored.num_tasks("eval")
-        self.config, self._usual = evaluated(self.config, kind, self._usual, count)
+        self.config, self._usual = compatible.evaluated(self.config, kind, self._usual, count)
         return None
 
     # -- from arguments to a config ----------------------------------------------------------------
@@ -204,8 +187,8 @@ class Trainer:
         """The config with the algorithm's name, the settings of `args` and the flat words in it."""
         name = self.algorithm or (config.training.algorithm if config else "grpo")
         declared = [item for item in signature(Trainer).parameters if item != "words"]
-        words = with_paths(words, declared, name)
-        refuse_unknown(words, declared, name)
+        words = arguments.with_paths(words, declared, name)
+        arguments.refuse_unknown(words, declared, name)
         if config is None:
             config = ExperimentConfig(training={"algorithm": name})  # pyright: ignore
         elif self.algorithm and config.training.algorithm != self.algorithm:
@@ -218,7 +201,7 @@ class Trainer:
         explicit = {*config.given().get(section_key(name), {}), *map(setting_of, words)}
         paths = {WORDS[word].path for word in words if word in WORDS}
         paths |= {f"algorithm.{key}" for key in explicit}
-        self.args, words = args, words = with_keywords(self.args_class, args, words)
+        self.args, words = args, words = compatible.with_keywords(self.args_class, args, words)
         fields, overrides = ({}, {}) if args is None else split_config(args)
         usual = library_defaults(type(args) if isinstance(args, FlatWords) else self.args_class)
         rest = {key: value for key, value in usual.items() if key not in paths}
@@ -236,7 +219,7 @@ class Trainer:
             plain, declared = (algorithm_fields(item) for item in (type(settings), self.args_class))
             alike = {key: value for key, value in declared.items() if value != plain[key]}
             usual = {f"algorithm.{key}": value for key, value in alike.items()} | usual
-        config, self._usual = with_usual(config, usual, explicit)
+        config, self._usual = compatible.with_usual(config, usual, explicit)
         if "experiment_name" not in config.model_fields_set:
             config = config.merged({"experiment_name": name.rsplit(":", 1)[-1].lower()})
         return config
@@ -252,7 +235,9 @@ class Trainer:
         """Assign policies to agents (equal references share one), as sections of the config."""
         config, parts = self.config, self._parts
         env_agents = [agent for env in make_environments(config, parts) for agent in env.agents]
-        references = references_of(list(config.agents), env_agents, model, agents, num_agents)
+        references = arguments.references_of(
+            list(config.agents), env_agents, model, agents, num_agents
+        )
         if config.policies:
             if isinstance(model, str | os.PathLike):
                 self.config = config.merged({"model": {"model_name_or_path": str(model)}})
@@ -261,7 +246,9 @@ class Trainer:
             return
         together = agents is not None if share is None else share is True
         lora = share == "lora"
-        policies, sections, models = assign_references(references, tokenizer, together, lora)
+        policies, sections, models = arguments.assign_references(
+            references, tokenizer, together, lora
+        )
         parts.models |= models
         self.config = config.merged({"policies": policies, "agents": sections})
 
@@ -279,9 +266,10 @@ class Trainer:
 
     def __getattr__(self, name: str) -> Any:
         """`model`, `processing_class` and `state`, as TRL's trainers have them."""
-        theirs = parts_of(self.run) if name in ("model", "processing_class", "state") else {}
-        if name in theirs:
-            return theirs[name]
+        if name in ("model", "processing_class", "state"):
+            parts = parts_of(self.run, self.args)
+            if name in parts:
+                return parts[name]
         raise AttributeError(f"{type(self).__name__}.{name}: see trainer.run and its learners")
 
     def add_callback(self, callback: Callback | Any) -> None:

@@ -3,7 +3,7 @@
 
 import dataclasses
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mrlm.build.arguments import one_of
@@ -15,6 +15,7 @@ from mrlm.config.compatible import COUNTED, as_here
 from mrlm.config.flat_words import library_defaults
 from mrlm.config.normalize import NestedSettings, section_key
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 
 Usual = frozenset[str]
 """Config paths that have the default of another library's class."""
@@ -150,6 +151,17 @@ def evaluated(
     set_keys = config.given().get("evaluation", {}).keys()
     new = {k: v for k, v in changes.items() if k not in set_keys or f"evaluation.{k}" in usual}
     return config.merged({"evaluation": new}), usual | {f"evaluation.{key}" for key in new}
+
+
+def note_text_prompts(kind: type[FlatWords] | None, rows: Any) -> None:
+    """One message where the prompts of a trainer of TRL's are text, which it does not render."""
+    many = isinstance(rows, Iterable) and not isinstance(rows, str | Iterator)
+    first = next(iter(rows), None) if many and getattr(kind, "__module__", "") == "mrlm.trl" else 0
+    if isinstance(first, Mapping) and isinstance(first.get("prompt"), str):
+        log.warning(
+            "prompt: text is a user's message here, rendered by the chat template; TRL continues "
+            "it as it is (docs/coming_from.md)"
+        )
 
 
 def _canonical(path: str) -> str:

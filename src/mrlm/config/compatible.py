@@ -14,12 +14,6 @@ STEPS = ("max_steps", "save_steps", "eval_steps", "logging_steps", "warmup_steps
 """Words by which TRL counts optimiser steps."""
 COUNTED = ("update_epochs", "num_minibatches", "loss_type")
 """Settings of algorithms on which the words of TRL depend."""
-AVERAGED = {
-    **dict.fromkeys(("dapo", "bnpo", "ppo"), "token_mean"),
-    "grpo": "sequence_mean_token_mean",
-    "dr_grpo": "constant",
-}
-"""Loss of TRL with a ratio of sequences -> the average of its tokens (`aggregation`)."""
 CRITICS = ("ippo", "mappo")
 
 
@@ -66,16 +60,13 @@ def of_sequences(
     trl = (face.library, face.algorithm) == ("trl", "grpo")
     if not trl or level != "sequence" or loss == "gspo":
         return fields, words
-    if loss not in AVERAGED:
-        text = (
-            f"loss_type={loss!r} has no ratio of sequences here; use one of {', '.join(AVERAGED)}"
-        )
+    averages = read_table("compatible.yaml")["trl"]["averages"]
+    if loss not in averages:
+        text = f"loss_type={loss!r} has no ratio of sequences; use one of {', '.join(averages)}"
         raise InvalidConfig([Problem(f"{face.name}.importance_sampling_level", text)])
     rest = {name: value for name, value in words.items() if name != "importance_sampling_level"}
-    usual = {"aggregation": AVERAGED[loss]}
-    if words.get("epsilon") is None:
-        usual["clip_range"] = 0.2
-    return usual | fields | {"loss_type": "gspo"}, rest
+    clip = {} if words.get("epsilon") else {"clip_range": 0.2}
+    return clip | {"aggregation": averages[loss]} | fields | {"loss_type": "gspo"}, rest
 
 
 def counted(face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

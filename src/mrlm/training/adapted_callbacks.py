@@ -7,26 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from mrlm.config.aliases import UNSET, WORDS, FlatWords
+from mrlm.config.aliases import UNSET, WORDS, FlatWords, Word
 from mrlm.config.flat_words import STRATEGIES
 from mrlm.config.normalize import NestedSettings, section_key
-from mrlm.config.other_libraries import neutral
+from mrlm.config.other_libraries import neutral, read_table, refused_settings
 from mrlm.core.errors import ConfigError
 from mrlm.training.run import Callback, Run
 from mrlm.training.saving import save
-
-HOOKS = (
-    *("on_train_begin", "on_step_begin", "on_step_end", "on_log", "on_evaluate", "on_save"),
-    "on_train_end",
-)
-"""The hooks of transformers' `TrainerCallback` that are called."""
-INSTEAD = {
-    "EarlyStoppingCallback": "mrlm.EarlyStopping(metric, patience)",
-    "WandbCallback": "report_to='wandb'",
-    "TensorBoardCallback": "report_to='tensorboard'",
-    "MLflowCallback": "report_to='mlflow'",
-}
-"""Class of transformers -> what does the same here."""
 
 
 @dataclass
@@ -59,13 +46,6 @@ class CallbackControl:
                 "training.logging_steps, which decide it"
             )
         super().__setattr__(name, value)
-
-
-class Arguments(SimpleNamespace):
-    """The part of transformers' `TrainingArguments` that callbacks read."""
-
-    def __getattr__(self, name: str) -> Any:
-        return neutral(type(self), name)
 
 
 class AdaptedCallback(Callback):
@@ -116,6 +96,10 @@ class AdaptedCallback(Callback):
                 save(run)
 
 
+HOOKS = tuple(name for name in vars(AdaptedCallback) if name.startswith("on_"))
+"""The hooks of transformers' `TrainerCallback` that are called."""
+
+
 def adapted(callbacks: Sequence[Any] | None, args: Any = None) -> list[Callback]:
     """The callbacks of a trainer, those of transformers adapted, with its config object `args`.
     Raises `ConfigError`: one that is not a callback, or uses hooks that a run does not have; says
@@ -129,18 +113,20 @@ def parts_of(run: Run, args: Any = None, state: CallbackState | None = None) -> 
     """What transformers' trainers have: `state`, in the counts of `args`, and of a run with one
     policy `model` and `processing_class`."""
     state, tasks = state or CallbackState(log_history=run.log.history()), run.source.num_tasks()
-    theirs = isinstance(args, FlatWords) and args.face_of and args.face_of.library == "trl"
     counts = [getattr(run.algorithm, name, 1) for name in ("update_epochs", "num_minibatches")]
-    each = math.prod(counts) if theirs else 1
+    each = (
+        math.prod(counts) if getattr(getattr(args, "face_of", None), "library", "") == "trl" else 1
+    )
     state.max_steps, state.global_step = run.total_steps * each, run.step * each
     size = run.config.training.batch_size
     state.epoch = run.step * size / tasks if tasks else float(run.step)
     state.num_train_epochs = math.ceil(run.total_steps * size / tasks) if tasks else 1
     state.is_world_process_zero = state.is_local_process_zero = run.peers.main
-    if len(run.learners) != 1 or not run.placement.local:
-        return {"state": state}
-    policy = run.learners[0].weights_of
-    return {"state": state, "model": policy.model, "processing_class": policy.tokenizer}
+    parts: dict[str, Any] = {"state": state}
+    if len(run.learners) == 1 and run.placement.local:
+        policy = run.learners[0].weights_of
+        parts |= {"model": policy.model, "processing_class": policy.tokenizer}
+    return parts
 
 
 def _adapted(index: int, callback: Any, args: Any) -> Callback:
@@ -151,7 +137,7 @@ def _adapted(index: int, callback: Any, args: Any) -> Callback:
     if isinstance(callback, type):
         raise ConfigError(f"{where}: it is a class; give an object of it")
     bases = {cls.__name__: cls for cls in type(callback).__mro__}
-    for name, instead in INSTEAD.items():
+    for name, instead in read_table("other_callbacks.yaml").items():
         if name in bases:
             raise ConfigError(f"{where}: use {instead} instead (docs/callbacks.md)")
     base = bases.get("TrainerCallback")
@@ -172,21 +158,21 @@ def _adapted(index: int, callback: Any, args: Any) -> Callback:
 
 def _arguments(run: Run, args: Any) -> SimpleNamespace:
     """The flat words of a run: those of its trainer's config object `args`, or of its config."""
-    section = section_key(run.config.training.algorithm)
     settings = NestedSettings(run.config.resolved())
-    words = {
-        n: _written(n, settings.get(w.path.replace("algorithm", section, 1)))
-        for n, w in WORDS.items()
-    }
+    section = section_key(run.config.training.algorithm)
+    words = {name: neutral(FlatWords, name) for name in refused_settings()}
+    for name, word in WORDS.items():
+        path = word.path.replace("algorithm", section, 1)
+        words[name] = _written(name, word, settings.get(path))
     words["max_steps"] = words["max_steps"] or -1  # as in transformers
     if isinstance(args, FlatWords):
         words |= {name: value for name, value in args.to_dict().items() if value is not None}
-    return Arguments(**words | {"output_dir": str(run.folder)})
+    return SimpleNamespace(**words | {"output_dir": str(run.folder)})
 
 
-def _written(name: str, value: Any) -> Any:
+def _written(name: str, word: Word, value: Any) -> Any:
     """The value of a flat word for that of its setting."""
-    word, value = WORDS[name], None if value is UNSET else value
+    value = None if value is UNSET else value
     if name in STRATEGIES:
         return "no" if value is None else "steps"
     if word.kind is bool:

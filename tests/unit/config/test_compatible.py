@@ -3,9 +3,11 @@ problems of a config are one message. Their trainers are counted in `tests/borde
 
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 import mrlm
 from mrlm import GRPOConfig
@@ -65,6 +67,8 @@ def test_optimiser_steps_are_counted_as_there():
 
 
 LATE: dict[str, Any] = {"num_iterations": 2, "max_steps": 6, "save_steps": 4, "push_to_hub": False}
+LATE |= {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 0.5}
+LATE |= {"steps_per_generation": 1, "generation_batch_size": 8}
 LATE |= {"importance_sampling_level": "sequence", "loss_type": ["dapo"], "bf16": False}
 
 
@@ -93,6 +97,7 @@ def test_settings_mean_the_same_wherever_they_are_given(given):
     assert (training.num_iterations, training.save_steps, loss.update_epochs) == (3, 2, 2)
     assert (loss.loss_type, loss.aggregation, loss.clip_range) == ("gspo", "token_mean", 0.2)
     assert training.precision == "fp32"
+    assert (training.lr_scheduler_type, training.warmup_ratio) == ("constant", 0.5)
     assert online(**LATE | {"loss_type": "dr_grpo"}).config.grpo.aggregation == "constant"
 
 
@@ -114,6 +119,54 @@ def test_another_trainer_object_resumes(tmp_path):
     rest = SFTTrainer("mrlm/tiny", args=args, train_dataset=rows)
     loss = rest.train(resume_from_checkpoint=checkpoint).metrics["loss"]
     assert loss == whole.metrics["loss"] and rest.run.step == 4
+
+
+class Seen(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        self.args, self.state = args, replace(state)
+
+
+def lengths(**columns: Any) -> list[float]:
+    return [float(len(text)) for text in columns["completions"]]
+
+
+def test_trainers_and_callbacks_have_what_those_of_trl_have(tmp_path, caplog):
+    folder, seen = tmp_path / "run", Seen()
+    words = {"num_generations": 4, "per_device_train_batch_size": 4, "max_completion_length": 2}
+    args = TheirConfig(str(folder), num_iterations=2, max_steps=4, use_cpu=True, **words)
+    parts = {"args": args, "reward_funcs": lengths}
+    trainer = online(**parts)
+    assert "prompt: text is a user's message here" in caplog.text
+    trainer.add_callback(seen)
+    trainer.train()
+    for settings in (seen.args, SimpleNamespace(**trainer.args.to_dict(), push_to_hub=None)):
+        assert (settings.num_iterations, settings.max_steps, settings.use_cpu) == (2, 4, True)
+        assert (settings.eval_strategy, settings.push_to_hub) == ("no", args.push_to_hub)
+    assert seen.args.bf16 is False and seen.args.loss_type == "ppo"
+    assert seen.state.max_steps == seen.state.global_step == trainer.state.global_step == 4
+    assert trainer.model.config and trainer.processing_class.chat_template
+    assert trainer.save_model() == trainer.save_model(folder) == folder
+    AutoModelForCausalLM.from_pretrained(folder)
+    assert (folder / "checkpoint-2").is_dir() and (folder / "metrics.jsonl").is_file()
+    assert online(**parts).train(str(folder)).run_folder == folder
+    with pytest.raises(AttributeError, match=r"GRPOTrainer\.optimizer: see trainer\.run"):
+        trainer.optimizer  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ({"reward_funcs": lambda completion_ids: [0.0]}, "completion_ids is not passed"),
+        ({"reward_funcs": SimpleNamespace(save_pretrained=1)}, "a live .* give the folder"),
+        ({"train_dataset": [{"prompt": "a", "images": ["b.png"]}]}, "only text is trained"),
+        ({"peft_config": {"r": 4}}, r"give a peft\.LoraConfig"),
+        ({"optim": "adamw_bogus"}, "optim: must be one of 'adamw'"),
+        ({"generation_batch_size": 64}, "generation_batch_size: no setting"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(words, text):
+    with pytest.raises(ConfigError, match=text):
+        online(**words)
 
 
 def test_what_is_given_goes_before_their_defaults():

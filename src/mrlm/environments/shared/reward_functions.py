@@ -19,13 +19,8 @@ from mrlm.environments.shared.rows import SharedByCopies, is_number
 RewardFunction = Callable[..., Any]
 BATCHED = frozenset({"prompts", "completions"})
 """Parameters of a function in the batched form."""
-INSTEAD = {
-    "completion_ids": "only texts are scored; call your tokenizer on completions",
-    "trainer_state": "rewards depend on samples alone; keep the step with a mrlm.Callback",
-    "log_extra": "what samples hold is in the record of a run; remove it",
-    "log_metric": "every function is logged by its name; give another one, reward_weights 0 for it",
-}
-"""Parameters of TRL's reward functions that are not passed, and what to use."""
+ABSENT = frozenset({"completion_ids", "trainer_state", "log_extra", "log_metric"})
+"""Parameters of TRL's reward functions that are not passed."""
 QUIET_TICKS = 5
 """Iterations of the event loop without a new episode after which the waiting ones are scored."""
 
@@ -167,8 +162,11 @@ class Scorer:
         named = positional[taken:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self._wanted = {p.name for p in named}
         self._required = {p.name for p in named if p.default is p.empty} - BATCHED
-        if absent := self._required & INSTEAD.keys():
-            raise ConfigError(f"reward function {name!r}: {(key := min(absent))}: {INSTEAD[key]}")
+        if absent := ABSENT & {p.name for p in parameters if p.default is p.empty}:
+            raise ConfigError(
+                f"reward function {name!r}: {min(absent)} is not passed; give it the default None, "
+                "and use prompts, completions and columns (docs/coming_from.md)"
+            )
         if inspect.Parameter.VAR_POSITIONAL not in kinds and len(positional) < taken:
             raise ConfigError(
                 f"reward function {name!r} takes {len(positional)} lists for {taken} agents "
