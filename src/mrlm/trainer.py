@@ -40,9 +40,6 @@ from mrlm.runs import EvalResult, LastStep, TrainResult, evaluate, save_policies
 from mrlm.training.adapted_callbacks import adapted, parts_of
 from mrlm.training.run import Callback, Run
 
-ABOUT = (MANIFEST, "README.md", "card.json", "team.yaml", "train.yaml")
-"""Files about a saved model, which a folder with other files does not get."""
-
 
 class Trainer:
     """Trains agents in one call.
@@ -266,10 +263,9 @@ class Trainer:
 
     def __getattr__(self, name: str) -> Any:
         """`model`, `processing_class` and `state`, as TRL's trainers have them."""
-        if name in ("model", "processing_class", "state"):
-            parts = parts_of(self.run, self.args)
-            if name in parts:
-                return parts[name]
+        theirs = name in ("model", "processing_class", "state")
+        if theirs and name in (parts := parts_of(self.run, self.args)):
+            return parts[name]
         raise AttributeError(f"{type(self).__name__}.{name}: see trainer.run and its learners")
 
     def add_callback(self, callback: Callback | Any) -> None:
@@ -346,7 +342,8 @@ class Trainer:
             return save_policies(self.run, target)
         made = save_policies(self.run, target / ".model")
         if self.run.peers.main:
-            shutil.copytree(made, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*ABOUT))
+            about = shutil.ignore_patterns(MANIFEST, "README.md", "card.json", "t*.yaml")
+            shutil.copytree(made, target, dirs_exist_ok=True, ignore=about)
             shutil.rmtree(made)
         return target
 

@@ -3,10 +3,10 @@
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from mrlm.build.arguments import one_of
+from mrlm.build.arguments import joined_words, one_of
 from mrlm.build.learners import TEAM
 from mrlm.build.policies import LiveObjects, load_with
 from mrlm.config import ExperimentConfig
@@ -44,24 +44,20 @@ def with_usual(
     return (config.merged(changes) if changes else config), paths
 
 
-def with_keywords(
-    kind: type[FlatWords] | None, args: Any, words: dict[str, Any]
-) -> tuple[Any, dict[str, Any]]:
+def with_keywords(kind: Any, args: Any, words: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """`args` with the keywords (`words`) of a trainer that another library counts or converts, and
     the other keywords; both unchanged for a trainer (whose config class is `kind`) or `args` of
     this library. Raises `ConfigError`: one of them contradicts `args`."""
     kind = kind if args is None else type(args)
     face = getattr(kind, "face_of", None)
-    if kind is None or face is None or not face.library:
+    if face is None or not face.library:
         return args, words
     words = as_here(face, words)
     named = {name: words.pop(name) for name in list(words) if name in WORDS or name in COUNTED}
-    changed: dict[str, Any] = {}
-    if args is not None:
-        usual, names = kind(), [field.name for field in dataclasses.fields(kind)]
-        changed = {n: v for n in names if (v := getattr(args, n)) != getattr(usual, n)}
-    both = {n: one_of(n, changed[n], named[n]) for n in changed.keys() & named.keys()}
-    return kind(**changed | named | both), words
+    usual = kind()
+    names = [] if args is None else [field.name for field in dataclasses.fields(kind)]
+    changed = {n: v for n in names if (v := getattr(args, n)) != getattr(usual, n)}
+    return kind(**joined_words(changed, named)[0]), words
 
 
 def count_of(
@@ -155,13 +151,11 @@ def evaluated(
 
 def note_text_prompts(kind: type[FlatWords] | None, rows: Any) -> None:
     """One message where the prompts of a trainer of TRL's are text, which it does not render."""
-    many = isinstance(rows, Iterable) and not isinstance(rows, str | Iterator)
-    first = next(iter(rows), None) if many and getattr(kind, "__module__", "") == "mrlm.trl" else 0
+    theirs = getattr(kind, "__module__", "") == "mrlm.trl" and hasattr(rows, "__getitem__")
+    first = next(iter(rows), None) if theirs else None
     if isinstance(first, Mapping) and isinstance(first.get("prompt"), str):
-        log.warning(
-            "prompt: text is a user's message here, rendered by the chat template; TRL continues "
-            "it as it is (docs/coming_from.md)"
-        )
+        text = "prompt: text is a user's message here, in the chat template; TRL continues it raw"
+        log.warning("%s (docs/coming_from.md)", text)
 
 
 def _canonical(path: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.other_libraries import OFF, Refused, neutral, read_table
+from mrlm.config.other_libraries import OFF, Refused, read_table, refused_settings
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import Face
 from mrlm.core.sampling import FIELDS
@@ -145,14 +145,15 @@ class FlatWords:
 
     def __getattr__(self, name: str) -> Any:
         """The value of a setting of another library that has no effect here."""
-        return neutral(type(self), name)
+        if name not in refused_settings():
+            raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
+        return (*refused_settings()[name].same, None)[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Name -> value of all settings, as transformers' config objects have it."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        theirs = self.face_of is not None and self.face_of.library == "trl"
-        epochs = values.get("update_epochs") if theirs else None
-        return values | ({} if epochs is None else {"num_iterations": epochs})
+        theirs = type(self).__module__ == "mrlm.trl" and "update_epochs" in values
+        return values | ({"num_iterations": values["update_epochs"]} if theirs else {})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Redeclare, on the subclass, the algorithm's fields that a word would hide."""

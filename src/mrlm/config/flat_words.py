@@ -76,11 +76,10 @@ def without_neutral(
 
 def _assign(settings: Any, name: str, value: object) -> None:
     """Sets an attribute of a config object with the effect of the keyword of its name."""
-    kind, words = type(settings), {name: value}
+    kind = type(settings)
     if not hasattr(settings, "_made"):  # by its own constructor
         return object.__setattr__(settings, name, value)
-    if kind.face_of.library:
-        words = as_here(kind.face_of, words)
+    words = as_here(kind.face_of, {name: value})
     field_names = {field.name for field in dataclasses.fields(kind)}
     remaining, problems = without_neutral(words, field_names, kind.__name__)
     if not problems and not field_names >= remaining.keys():
@@ -106,8 +105,7 @@ def _in_one_message(cls: type[Any], arguments: Any, make: Callable[[Any], Any]) 
     if isinstance(arguments, ArgsKwargs):
         arguments = _with_folder(arguments)
     words = dict(arguments.kwargs or {}) if isinstance(arguments, ArgsKwargs) else {}
-    if cls.face_of.library:
-        words = as_here(cls.face_of, words)
+    words = as_here(cls.face_of, words)
     field_names = {field.name for field in dataclasses.fields(cls)}
     remaining, problems = without_neutral(words, field_names, cls.__name__)
     if isinstance(arguments, ArgsKwargs):

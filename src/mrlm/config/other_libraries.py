@@ -49,14 +49,6 @@ def refused_settings() -> dict[str, Refused]:
     }
 
 
-def neutral(owner: type[Any], name: str) -> Any:
-    """The value of a setting of another library that describes the behaviour here. Raises
-    `AttributeError`: it is none."""
-    if name not in refused_settings():
-        raise AttributeError(f"{owner.__name__} has no setting {name!r}")
-    return next(iter(refused_settings()[name].same), None)
-
-
 def refused_text(name: str) -> str | None:
     """The reason why a setting of another library is refused; `None` if it is unknown."""
     setting = refused_settings().get(name)

@@ -135,10 +135,8 @@ class RewardEnvironment(RowTasks, Environment):
         self._scorers = Scorers(reward_func, self.agents, RewardCalls.of(rewards), reward_weights)
         self._processor = user_function(reward_processor, "reward_processor")
         required = () if self._formatters else ("prompt",)
-        settings = (eval_dataset, split, columns, on_bad_row, seed)
-        self._table: RowTable = RowTable(
-            dataset, *settings, required=required, convert=refuse_media
-        )
+        settings = (dataset, eval_dataset, split, columns, on_bad_row, seed)
+        self._table: RowTable = RowTable(*settings, required=required, convert=refuse_media)
         mode = (transition_mode, external_prompt_passthrough)
         self._turns = Turning(max_turns, external_transition, *mode)
         self.max_turns: int | None = self._turns.count

@@ -7,13 +7,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from mrlm.config.aliases import UNSET, WORDS, FlatWords, Word
+from mrlm.config.aliases import UNSET, WORDS, FlatWords
 from mrlm.config.flat_words import STRATEGIES
 from mrlm.config.normalize import NestedSettings, section_key
-from mrlm.config.other_libraries import neutral, read_table, refused_settings
+from mrlm.config.other_libraries import read_table, refused_settings
 from mrlm.core.errors import ConfigError
 from mrlm.training.run import Callback, Run
 from mrlm.training.saving import save
+
+HOOKS = (
+    *("on_train_begin", "on_step_begin", "on_step_end", "on_log", "on_evaluate", "on_save"),
+    "on_train_end",
+)
+"""The hooks of transformers' `TrainerCallback` that are called."""
 
 
 @dataclass
@@ -96,14 +102,9 @@ class AdaptedCallback(Callback):
                 save(run)
 
 
-HOOKS = tuple(name for name in vars(AdaptedCallback) if name.startswith("on_"))
-"""The hooks of transformers' `TrainerCallback` that are called."""
-
-
 def adapted(callbacks: Sequence[Any] | None, args: Any = None) -> list[Callback]:
-    """The callbacks of a trainer, those of transformers adapted, with its config object `args`.
-    Raises `ConfigError`: one that is not a callback, or uses hooks that a run does not have; says
-    what to use instead."""
+    """The callbacks of a trainer (whose config object is `args`), those of transformers adapted.
+    Raises `ConfigError`: one is no callback, or has other hooks; says what to use instead."""
     if not isinstance(callbacks, Iterable | None):
         raise ConfigError(f"callbacks must be a list, not {type(callbacks).__name__}; write [...]")
     return [_adapted(index, callback, args) for index, callback in enumerate(callbacks or ())]
@@ -114,9 +115,7 @@ def parts_of(run: Run, args: Any = None, state: CallbackState | None = None) -> 
     policy `model` and `processing_class`."""
     state, tasks = state or CallbackState(log_history=run.log.history()), run.source.num_tasks()
     counts = [getattr(run.algorithm, name, 1) for name in ("update_epochs", "num_minibatches")]
-    each = (
-        math.prod(counts) if getattr(getattr(args, "face_of", None), "library", "") == "trl" else 1
-    )
+    each = math.prod(counts) if type(args).__module__ == "mrlm.trl" else 1
     state.max_steps, state.global_step = run.total_steps * each, run.step * each
     size = run.config.training.batch_size
     state.epoch = run.step * size / tasks if tasks else float(run.step)
@@ -160,21 +159,14 @@ def _arguments(run: Run, args: Any) -> SimpleNamespace:
     """The flat words of a run: those of its trainer's config object `args`, or of its config."""
     settings = NestedSettings(run.config.resolved())
     section = section_key(run.config.training.algorithm)
-    words = {name: neutral(FlatWords, name) for name in refused_settings()}
+    words = {name: (*refused.same, None)[0] for name, refused in refused_settings().items()}
     for name, word in WORDS.items():
-        path = word.path.replace("algorithm", section, 1)
-        words[name] = _written(name, word, settings.get(path))
+        value = settings.get(word.path.replace("algorithm", section, 1))
+        words[name] = value = None if value is UNSET else value
+        if word.kind is bool:
+            words[name] = isinstance(value, Mapping) or value == word.value(True)
+    words |= {name: "no" if words[at] is None else "steps" for name, at in STRATEGIES.items()}
     words["max_steps"] = words["max_steps"] or -1  # as in transformers
     if isinstance(args, FlatWords):
         words |= {name: value for name, value in args.to_dict().items() if value is not None}
     return SimpleNamespace(**words | {"output_dir": str(run.folder)})
-
-
-def _written(name: str, word: Word, value: Any) -> Any:
-    """The value of a flat word for that of its setting."""
-    value = None if value is UNSET else value
-    if name in STRATEGIES:
-        return "no" if value is None else "steps"
-    if word.kind is bool:
-        return value is not None and (word.value(True) == value or isinstance(value, Mapping))
-    return value

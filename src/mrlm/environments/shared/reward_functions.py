@@ -256,23 +256,18 @@ def user_function(setting: Any, name: str) -> Callable[..., Any] | None:
 
 
 def required_function(setting: Any, name: str) -> Callable[..., Any]:
-    """A user's function from a setting that must be given, as `user_function`."""
+    """A user's function from a setting that must be given, as `user_function`; the folder or hub id
+    of a reward model, which has a `/`, is that model."""
+    if hasattr(setting, "save_pretrained"):
+        text = f"{name}: save this {type(setting).__name__} with its tokenizer; give the folder"
+        raise ConfigError(text)
+    if isinstance(setting, str | os.PathLike) and "/" in str(setting):
+        return load("engines", "reward_model")(setting)
     named = isinstance(setting, str) and ":" in setting
     function = load("environments", setting) if named else setting
     if not callable(function):
         raise ConfigError(f"{name}: expected a function or 'module:name', not {setting!r}")
     return function
-
-
-def _model_of(spec: Any) -> Any:
-    """The reward model of a folder or a hub id; any other reward function as it is. Raises
-    `ConfigError`: a live model."""
-    if hasattr(spec, "save_pretrained"):
-        text = "save it with its tokenizer, and give the folder (reward_func=folder)"
-        raise ConfigError(f"reward_func is a live {type(spec).__name__}; {text}")
-    if isinstance(spec, str | os.PathLike) and ("/" in str(spec) or os.path.isdir(spec)):
-        return load("engines", "reward_model")(spec)
-    return spec
 
 
 class Scorers(SharedByCopies):
@@ -296,7 +291,7 @@ class Scorers(SharedByCopies):
             raise ConfigError("reward_func is an empty list; give at least one function")
         self.scorers: list[Scorer] = []
         for spec in listed:
-            function = required_function(_model_of(spec), "reward_func")
+            function = required_function(spec, "reward_func")
             name = _name(function, len(self.scorers), {scorer.name for scorer in self.scorers})
             self.scorers.append(Scorer(function, name, agents, calls))
         self._weights = _weights(weights, [scorer.name for scorer in self.scorers])
