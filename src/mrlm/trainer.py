@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mrlm.build import arguments, compatible
+from mrlm.build.arguments import names_of
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
 from mrlm.build.live_arguments import opened_llm, rewards_of, scored_rows, with_parts
@@ -134,8 +135,7 @@ class Trainer:
         critics = compatible.critics_of(critics, kind, words)
         environments, rows = arguments.environments_or_rows(data, environment)
         rows = arguments.one_of("train_dataset", rows, train_dataset, preference_dataset)
-        agent_names = arguments.names_of(agents, num_agents, app)
-        scoring = rewards_of(reward_weights, settings, words, agent_names)
+        scoring = rewards_of(reward_weights, settings, words, names_of(agents, num_agents, app))
         scoring |= {"formatters": formatters, "reward_processor": reward_processor, "app": app}
         agents = agents if app is None or isinstance(agents, Mapping) else None  # of an app, names
         self.config: ExperimentConfig = self._config(config, settings, words)
@@ -143,7 +143,7 @@ class Trainer:
         configured = self.config.environments or self.config.data.dataset
         if not environments and rows is None and not configured:
             environments, watched = watched, []
-        self._parts = LiveObjects(callbacks=adapted(callbacks, self.args))
+        self._parts = LiveObjects(callbacks=adapted(callbacks, self.args), usual=self._usual)
         self.config, model, tokenizer, environments, watched = opened_llm(
             model, tokenizer, self.config, self._parts, environments, watched
         )
@@ -153,7 +153,6 @@ class Trainer:
         self._parts.rows = self._scored(rows, reward_func, eval_dataset, scoring, kind)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self.config = compatible.with_critics(self.config, self._parts, critics)
-        self._parts.usual = self._usual
 
     def _scored(
         self,
@@ -171,6 +170,7 @@ class Trainer:
         self._parts.environments = [*self._parts.environments, scored]
         count = None if eval_dataset is None else scored.num_tasks("eval")
         self.config, self._usual = compatible.evaluated(self.config, kind, self._usual, count)
+        self._parts.usual = self._usual
         return None
 
     # -- from arguments to a config ----------------------------------------------------------------

@@ -37,7 +37,7 @@ def as_here(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
     parts, size = words.get("gradient_accumulation_steps") or 1, "per_device_train_batch_size"
     batch = (words.get(size) or face.defaults.get(size, 1)) * parts
     batch *= int(os.environ.get("WORLD_SIZE", "1"))
-    same = face.same | {"steps_per_generation": [parts], "generation_batch_size": [batch]}
+    same = {**face.same, "steps_per_generation": [parts], "generation_batch_size": [batch]}
     rest = {name: value for name, value in words.items() if value not in same.get(name, ())}
     epochs = rest.pop("num_iterations", None) if face.library == "trl" else None
     if epochs is not None:

@@ -111,7 +111,7 @@ def adapted(callbacks: Sequence[Any] | None, args: Any = None) -> list[Callback]
 
 
 def parts_of(run: Run, args: Any = None, state: CallbackState | None = None) -> dict[str, Any]:
-    """What transformers' trainers have: `state`, in the counts of `args`, and of a run with one
+    """Parts of transformers' trainers: `state`, in the counts of `args`, and of a run with one
     policy `model` and `processing_class`."""
     state, tasks = state or CallbackState(log_history=run.log.history()), run.source.num_tasks()
     counts = [getattr(run.algorithm, name, 1) for name in ("update_epochs", "num_minibatches")]

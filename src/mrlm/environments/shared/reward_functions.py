@@ -4,7 +4,6 @@ their results. Episodes that wait at the same time are scored in one call."""
 import asyncio
 import inspect
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -261,7 +260,7 @@ def required_function(setting: Any, name: str) -> Callable[..., Any]:
     if hasattr(setting, "save_pretrained"):
         text = f"{name}: save this {type(setting).__name__} with its tokenizer; give the folder"
         raise ConfigError(text)
-    if isinstance(setting, str | os.PathLike) and "/" in str(setting):
+    if isinstance(setting, str) and "/" in setting:
         return load("engines", "reward_model")(setting)
     named = isinstance(setting, str) and ":" in setting
     function = load("environments", setting) if named else setting
