@@ -108,9 +108,7 @@ def with_critics(
     if len(critics) not in (len(names), len(config.agents)) and len(critics) != 1:
         raise ConfigError(f"critics: {len(critics)} models for {len(names)}; give one of each")
     first = critics[0]
-    if all(candidate is first or candidate == first for candidate in critics) and isinstance(
-        first, str
-    ):
+    if isinstance(first, str) and all(critic == first for critic in critics):
         return config.merged({"training": {"critic_model": first}})
     models = list(critics)[: len(names)] if len(critics) >= len(names) else [first] * len(names)
     for name, model in zip(names, models, strict=True):

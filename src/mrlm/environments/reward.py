@@ -284,12 +284,11 @@ class RewardEnvironment(RowTasks, Environment):
 
 
 def _agent_names(agents: Sequence[str] | str | None, num_agents: int | None) -> tuple[str, ...]:
-    if num_agents is None:
-        return agent_names("agent" if agents is None else agents)
-    whole_number(1, num_agents=num_agents)
-    if agents is not None:
-        return agent_names(agents, num_agents)
-    return ("agent",) if num_agents == 1 else tuple(f"agent_{index}" for index in range(num_agents))
+    if num_agents is not None:
+        whole_number(1, num_agents=num_agents)
+    several = [f"agent_{index}" for index in range(num_agents or 1)]
+    usual = several if len(several) > 1 else ["agent"]
+    return agent_names(usual if agents is None else agents, num_agents)
 
 
 def _formatter(setting: Any) -> Formatter:
