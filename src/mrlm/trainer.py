@@ -3,25 +3,15 @@ config and its parts, independent of the algorithm; the trainer of an algorithm 
 its name set."""
 
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mrlm.build.arguments import (
-    adapter_words,
-    assign_references,
-    environments_or_rows,
-    joined_words,
-    listed,
-    names_of,
-    one_of,
-    references_of,
-    refuse_unknown,
-    with_paths,
-)
-from mrlm.build.compatible import count_of, critics_of, evaluated, with_critics, with_usual
+from mrlm.build import arguments, compatible
+from mrlm.build.arguments import names_of
 from mrlm.build.environments import make_environments
 from mrlm.build.folder import open_log, run_folder
 from mrlm.build.live_arguments import opened_llm, rewards_of, scored_rows, with_parts
@@ -29,7 +19,7 @@ from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig
-from mrlm.config.aliases import NUM_AGENTS, UNSET, WEIGHTS, FlatWords
+from mrlm.config.aliases import NUM_AGENTS, UNSET, WEIGHTS, WORDS, FlatWords
 from mrlm.config.compatible import compatible_faces
 from mrlm.config.errors import InvalidConfig
 from mrlm.config.flat_words import (
@@ -45,9 +35,10 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.checkpoint import MANIFEST
 from mrlm.play.workflow import AnyWorkflow
 from mrlm.runs import EvalResult, LastStep, TrainResult, evaluate, save_policies
-from mrlm.training.adapted_callbacks import adapted
+from mrlm.training.adapted_callbacks import adapted, parts_of
 from mrlm.training.run import Callback, Run
 
 
@@ -135,33 +126,33 @@ class Trainer:
         share_policy: bool | str | None = None,
         **words: object,
     ) -> None:
-        model = one_of("model", policy_or_model, model, agent_model)
-        tokenizer = one_of("tokenizer", tokenizer, processing_class)
-        reward_func = one_of("reward_func", reward_func, reward_funcs)
-        words, settings = joined_words(args, adapter_words(peft_config) | words)
+        model = arguments.one_of("model", policy_or_model, model, agent_model)
+        tokenizer = arguments.one_of("tokenizer", tokenizer, processing_class)
+        reward_func = arguments.one_of("reward_func", reward_func, reward_funcs)
+        words, settings = arguments.joined_words(args, arguments.adapter_words(peft_config) | words)
         kind = type(settings) if isinstance(settings, FlatWords) else self.args_class
-        num_agents = count_of(num_agents, agents, kind, settings, words)
-        critics = critics_of(critics, kind, words)
-        environments, rows = environments_or_rows(data, environment)
-        rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
+        num_agents = compatible.count_of(num_agents, agents, kind, settings, words)
+        critics = compatible.critics_of(critics, kind, words)
+        environments, rows = arguments.environments_or_rows(data, environment)
+        rows = arguments.one_of("train_dataset", rows, train_dataset, preference_dataset)
         scoring = rewards_of(reward_weights, settings, words, names_of(agents, num_agents, app))
         scoring |= {"formatters": formatters, "reward_processor": reward_processor, "app": app}
         agents = agents if app is None or isinstance(agents, Mapping) else None  # of an app, names
         self.config: ExperimentConfig = self._config(config, settings, words)
-        watched = listed(eval_envs)
+        watched = arguments.listed(eval_envs)
         configured = self.config.environments or self.config.data.dataset
         if not environments and rows is None and not configured:
             environments, watched = watched, []
-        self._parts = LiveObjects(callbacks=adapted(callbacks))
+        self._parts = LiveObjects(callbacks=adapted(callbacks, self.args), usual=self._usual)
         self.config, model, tokenizer, environments, watched = opened_llm(
             model, tokenizer, self.config, self._parts, environments, watched
         )
-        live = self._parts, wandb_config, workflow, external_transition
-        self.config = with_parts(self.config, *live)
+        live = wandb_config, workflow, external_transition
+        self.config = with_parts(self.config, self._parts, *live)
         self._parts.environments, self._parts.eval_environments = environments, watched
         self._parts.rows = self._scored(rows, reward_func, eval_dataset, scoring, kind)
         self._cast(model, tokenizer, agents, num_agents, share_policy)
-        self.config = with_critics(self.config, self._parts, critics)
+        self.config = compatible.with_critics(self.config, self._parts, critics)
 
     def _scored(
         self,
@@ -172,12 +163,14 @@ class Trainer:
         kind: type[FlatWords] | None,
     ) -> Any:
         """The rows to train on; `None` where they become an environment with reward functions."""
+        compatible.note_text_prompts(kind, rows)
         scored = scored_rows(self.config, rows, reward_func, eval_dataset, scoring)
         if scored is None:
             return rows
         self._parts.environments = [*self._parts.environments, scored]
         count = None if eval_dataset is None else scored.num_tasks("eval")
-        self.config, self._usual = evaluated(self.config, kind, self._usual, count)
+        self.config, self._usual = compatible.evaluated(self.config, kind, self._usual, count)
+        self._parts.usual = self._usual
         return None
 
     # -- from arguments to a config ----------------------------------------------------------------
@@ -191,8 +184,8 @@ class Trainer:
         """The config with the algorithm's name, the settings of `args` and the flat words in it."""
         name = self.algorithm or (config.training.algorithm if config else "grpo")
         declared = [item for item in signature(Trainer).parameters if item != "words"]
-        words = with_paths(words, declared, name)
-        refuse_unknown(words, declared, name)
+        words = arguments.with_paths(words, declared, name)
+        arguments.refuse_unknown(words, declared, name)
         if config is None:
             config = ExperimentConfig(training={"algorithm": name})  # pyright: ignore
         elif self.algorithm and config.training.algorithm != self.algorithm:
@@ -203,11 +196,15 @@ class Trainer:
                 )
             config = config.merged({"training": {"algorithm": self.algorithm}})
         explicit = {*config.given().get(section_key(name), {}), *map(setting_of, words)}
+        paths = {WORDS[word].path for word in words if word in WORDS}
+        paths |= {f"algorithm.{key}" for key in explicit}
+        self.args, words = args, words = compatible.with_keywords(self.args_class, args, words)
         fields, overrides = ({}, {}) if args is None else split_config(args)
         usual = library_defaults(type(args) if isinstance(args, FlatWords) else self.args_class)
-        overrides = {k: v for k, v in overrides.items() if usual.get(k, UNSET) != v}
-        fields = {k: v for k, v in fields.items() if usual.get(f"algorithm.{k}", UNSET) != v}
-        overrides = {k: v for k, v in overrides.items() if k not in (NUM_AGENTS, WEIGHTS)}
+        rest = {key: value for key, value in usual.items() if key not in paths}
+        rest |= {key: overrides.get(key) for key in (NUM_AGENTS, WEIGHTS)}
+        overrides = {k: v for k, v in overrides.items() if rest.get(k, UNSET) != v}
+        fields = {k: v for k, v in fields.items() if rest.get(f"algorithm.{k}", UNSET) != v}
         for path, value in overrides.items():
             if words.get(path, value) != value:
                 raise InvalidConfig([twice(path, (value, "args"), (words[path], "a keyword"))])
@@ -219,7 +216,7 @@ class Trainer:
             plain, declared = (algorithm_fields(item) for item in (type(settings), self.args_class))
             alike = {key: value for key, value in declared.items() if value != plain[key]}
             usual = {f"algorithm.{key}": value for key, value in alike.items()} | usual
-        config, self._usual = with_usual(config, usual, explicit)
+        config, self._usual = compatible.with_usual(config, usual, explicit)
         if "experiment_name" not in config.model_fields_set:
             config = config.merged({"experiment_name": name.rsplit(":", 1)[-1].lower()})
         return config
@@ -235,7 +232,9 @@ class Trainer:
         """Assign policies to agents (equal references share one), as sections of the config."""
         config, parts = self.config, self._parts
         env_agents = [agent for env in make_environments(config, parts) for agent in env.agents]
-        references = references_of(list(config.agents), env_agents, model, agents, num_agents)
+        references = arguments.references_of(
+            list(config.agents), env_agents, model, agents, num_agents
+        )
         if config.policies:
             if isinstance(model, str | os.PathLike):
                 self.config = config.merged({"model": {"model_name_or_path": str(model)}})
@@ -244,7 +243,9 @@ class Trainer:
             return
         together = agents is not None if share is None else share is True
         lora = share == "lora"
-        policies, sections, models = assign_references(references, tokenizer, together, lora)
+        policies, sections, models = arguments.assign_references(
+            references, tokenizer, together, lora
+        )
         parts.models |= models
         self.config = config.merged({"policies": policies, "agents": sections})
 
@@ -256,21 +257,34 @@ class Trainer:
         return self._begun().run
 
     def _begun(self) -> LastStep:
-        self._parts.usual = self._usual
         if self._last is None:
             self._last = LastStep(build(self.config, self._parts), self)
         return self._last
 
+    def __getattr__(self, name: str) -> Any:
+        """`model`, `processing_class` and `state`, as TRL's trainers have them."""
+        theirs = name in ("model", "processing_class", "state")
+        if theirs and name in (parts := parts_of(self.run, self.args)):
+            return parts[name]
+        raise AttributeError(f"{type(self).__name__}.{name}: see trainer.run and its learners")
+
+    def add_callback(self, callback: Callback | Any) -> None:
+        """Add a callback, as the argument `callbacks`."""
+        self._parts.callbacks = [*self._parts.callbacks, *adapted([callback], self.args)]
+        if self._last is not None:
+            self._last.run.callbacks = tuple(self._parts.callbacks)
+
     def train(
         self,
-        num_iterations: int | None = None,
+        num_iterations: int | str | os.PathLike[str] | None = None,
         resume_from_checkpoint: str | os.PathLike[str] | bool | None = None,
         save: bool | None = None,
     ) -> TrainResult:
         """Train. A further call continues for as many iterations.
 
         Args:
-            num_iterations: replaces `training.num_iterations` and the epochs.
+            num_iterations: replaces `training.num_iterations` and the epochs; also what to resume
+                from, as TRL's first argument.
             resume_from_checkpoint: a run folder or checkpoint; `True` is this run's own folder.
             save: save the end of this call, as a checkpoint and as `final/`. By default the end of
                 the first call is saved, and that of later ones by `save()`, or when the trainer or
@@ -280,6 +294,8 @@ class Trainer:
         Raises:
             KeyboardInterrupt: interrupted; the run was saved and can be resumed.
         """
+        if isinstance(num_iterations, bool | str | os.PathLike):
+            num_iterations, resume_from_checkpoint = None, num_iterations
         if num_iterations is not None:
             self.config = self.config.merged({"training": {"num_iterations": num_iterations}})
         if self._last is not None and not resume_from_checkpoint:
@@ -318,9 +334,18 @@ class Trainer:
         if self._last is not None:
             self._last.save()
 
-    def save_model(self, folder: str | os.PathLike[str]) -> Path:
-        """Write Hugging Face folders: `folder` for one policy, `folder/<policy>` for several."""
-        return save_policies(self.run, Path(folder).expanduser())
+    def save_model(self, folder: str | os.PathLike[str] | None = None) -> Path:
+        """Write Hugging Face folders: `folder` for one policy, `folder/<policy>` for several. Other
+        files in it remain, such as those of the run, whose folder is meant by `None`."""
+        target = Path(folder or self.run.folder).expanduser()
+        if not target.is_dir() or (target / MANIFEST).is_file() or not any(target.iterdir()):
+            return save_policies(self.run, target)
+        made = save_policies(self.run, target / ".model")
+        if self.run.peers.main:
+            about = shutil.ignore_patterns(MANIFEST, "README.md", "card.json", "t*.yaml")
+            shutil.copytree(made, target, dirs_exist_ok=True, ignore=about)
+            shutil.rmtree(made)
+        return target
 
 
 @cache

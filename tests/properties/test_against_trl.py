@@ -59,7 +59,7 @@ def ours(model: Any, algorithm: Any, old: list[list[float]], ref: list[list[floa
         advantage = (-1.0) ** number if pairs else advantage
         turn = Turn("a", "p", prompt, answer, before, advantages=advantage)
         turn.old_logprobs, turn.ref_logprobs = before, reference
-        samples += merge([turn], unit=number // 2 if pairs else number)
+        samples += merge([turn], number // 2 if pairs else number, rollout=number)
     return differentiated(model, algorithm, pack(samples))
 
 
@@ -160,6 +160,10 @@ GRPO_LOSSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gspo": (
         {"loss_type": "gspo", "clip_range": 0.2, "clip_range_high": 0.2},
         {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    ),
+    "a ratio of sequences, averaged over tokens": (
+        {"loss_type": "gspo", "aggregation": "token_mean", "clip_range": 0.2},
+        {"loss_type": "dapo", "importance_sampling_level": "sequence"},
     ),
     "cispo": (
         {"loss_type": "cispo", "cispo_cap": 1.1},

@@ -178,6 +178,9 @@ def adapter_words(peft_config: Any) -> dict[str, Any]:
     something that is not trained, copied or saved as PEFT would."""
     if peft_config is None:
         return {}
+    if not hasattr(peft_config, "peft_type"):
+        kind = type(peft_config).__name__
+        raise ConfigError(f"peft_config is a {kind}; give a peft.LoraConfig, or lora={{...}}")
     check_kind(peft_config, "peft_config")
     usual = type(peft_config)()
     setting_names = {FROM_PEFT.get(key, key): key for key in LoraConfig.model_fields}

@@ -1,18 +1,21 @@
 """Fills in what another library's trainer does where nothing is given (`mrlm.trl` and
 `mrlm.comlrl`)."""
 
+import dataclasses
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from mrlm.build.arguments import one_of
+from mrlm.build.arguments import joined_words, one_of
 from mrlm.build.learners import TEAM
 from mrlm.build.policies import LiveObjects, load_with
 from mrlm.config import ExperimentConfig
-from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, UNSET, FlatWords
+from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, UNSET, WORDS, FlatWords
+from mrlm.config.compatible import COUNTED, as_here
 from mrlm.config.flat_words import library_defaults
 from mrlm.config.normalize import NestedSettings, section_key
 from mrlm.core.errors import ConfigError
+from mrlm.core.log import log
 
 Usual = frozenset[str]
 """Config paths that have the default of another library's class."""
@@ -39,6 +42,22 @@ def with_usual(
             changes[path] = value
     paths = frozenset(map(_canonical, changes))
     return (config.merged(changes) if changes else config), paths
+
+
+def with_keywords(kind: Any, args: Any, words: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """`args` with the keywords (`words`) of a trainer that another library counts or converts, and
+    the other keywords; both unchanged for a trainer (whose config class is `kind`) or `args` of
+    this library. Raises `ConfigError`: one of them contradicts `args`."""
+    kind = kind if args is None else type(args)
+    face = getattr(kind, "face_of", None)
+    if face is None or not face.library:
+        return args, words
+    words = as_here(face, words)
+    named = {name: words.pop(name) for name in list(words) if name in WORDS or name in COUNTED}
+    usual = kind()
+    names = [] if args is None else [field.name for field in dataclasses.fields(kind)]
+    changed = {n: v for n in names if (v := getattr(args, n)) != getattr(usual, n)}
+    return kind(**joined_words(changed, named)[0]), words
 
 
 def count_of(
@@ -89,9 +108,7 @@ def with_critics(
     if len(critics) not in (len(names), len(config.agents)) and len(critics) != 1:
         raise ConfigError(f"critics: {len(critics)} models for {len(names)}; give one of each")
     first = critics[0]
-    if all(candidate is first or candidate == first for candidate in critics) and isinstance(
-        first, str
-    ):
+    if isinstance(first, str) and all(critic == first for critic in critics):
         return config.merged({"training": {"critic_model": first}})
     models = list(critics)[: len(names)] if len(critics) >= len(names) else [first] * len(names)
     for name, model in zip(names, models, strict=True):
@@ -128,6 +145,15 @@ def evaluated(
     set_keys = config.given().get("evaluation", {}).keys()
     new = {k: v for k, v in changes.items() if k not in set_keys or f"evaluation.{k}" in usual}
     return config.merged({"evaluation": new}), usual | {f"evaluation.{key}" for key in new}
+
+
+def note_text_prompts(kind: type[FlatWords] | None, rows: Any) -> None:
+    """One message where the prompts of a trainer of TRL's are text, which it does not render."""
+    theirs = getattr(kind, "__module__", "") == "mrlm.trl" and hasattr(rows, "__getitem__")
+    first = next(iter(rows), None) if theirs else None
+    if isinstance(first, Mapping) and isinstance(first.get("prompt"), str):
+        text = "prompt: text is a user's message here, in the chat template; TRL continues it raw"
+        log.warning("%s (docs/coming_from.md)", text)
 
 
 def _canonical(path: str) -> str:

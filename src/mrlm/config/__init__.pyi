@@ -157,6 +157,7 @@ class FlatWords:
     reference_kl_coef: float | None = None
     reference_kl_enabled: bool | None = None
     preference_num_candidates: int | None = None
+    loss_type: Any | None = None
     importance_sampling_level: str | None = None
     vllm_importance_sampling_correction: bool | None = None
     vllm_importance_sampling_mode: str | None = None

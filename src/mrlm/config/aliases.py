@@ -4,12 +4,13 @@ table for `args=`, keywords and YAML."""
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from enum import Enum
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.other_libraries import OFF, Refused, read_table
+from mrlm.config.other_libraries import OFF, Refused, read_table, refused_settings
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import Face
 from mrlm.core.sampling import FIELDS
@@ -52,6 +53,7 @@ class Word:
 
     def value(self, raw: Any) -> Any:
         """The converted value, or `UNSET`."""
+        raw = raw.value if isinstance(raw, Enum) else raw  # such as transformers' own
         if self.convert is not None:
             return self.convert(raw)
         return self.values.get(raw, raw) if isinstance(raw, bool | str | None) else raw
@@ -64,11 +66,6 @@ def _precision(name: str) -> Callable[[Any], object]:
         return UNSET if value is None else f"{name}={value}"
 
     return convert
-
-
-def _optimizer(value: Any) -> object:
-    is_adamw = isinstance(value, str) and value.startswith("adamw_")
-    return "adamw" if is_adamw and not value.endswith("bit") else value
 
 
 def _quantization(value: Any) -> object:
@@ -94,7 +91,6 @@ CONVERTERS: dict[str, Callable[[Any], object]] = {
     "bf16": _precision("bf16"),
     "cut_off": lambda value: 0 if value is None or value == -1 else value,
     "fp16": _precision("fp16"),
-    "optimizer": _optimizer,
     "positive": lambda value: UNSET if isinstance(value, int | float) and value <= 0 else value,
     "quantization": _quantization,
 }
@@ -147,10 +143,17 @@ class FlatWords:
     face_of: ClassVar[Face | None] = None
     """Origin of the class."""
 
-    if TYPE_CHECKING:
+    def __getattr__(self, name: str) -> Any:
+        """The value of a setting of another library that has no effect here."""
+        if name not in refused_settings():
+            raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
+        return (*refused_settings()[name].same, None)[0]
 
-        def __getattr__(self, name: str) -> Any:
-            """The value of a word."""
+    def to_dict(self) -> dict[str, Any]:
+        """Name -> value of all settings, as transformers' config objects have it."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        theirs = type(self).__module__ == "mrlm.trl" and "update_epochs" in values
+        return values | ({"num_iterations": values["update_epochs"]} if theirs else {})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Redeclare, on the subclass, the algorithm's fields that a word would hide."""

@@ -1,6 +1,7 @@
 """Classes of other libraries under their names: `mrlm.trl` and `mrlm.comlrl` have the algorithms of
 this library with the other's defaults and counts (`compatible.yaml`)."""
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -11,6 +12,8 @@ from mrlm.core.faces import Face
 
 STEPS = ("max_steps", "save_steps", "eval_steps", "logging_steps", "warmup_steps")
 """Words by which TRL counts optimiser steps."""
+COUNTED = ("update_epochs", "num_minibatches", "loss_type")
+"""Settings of algorithms on which the words of TRL depend."""
 CRITICS = ("ippo", "mappo")
 
 
@@ -30,14 +33,40 @@ def compatible_faces(library: str) -> dict[str, Face]:
 
 def as_here(face: Face, words: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords of a config without values that describe the behaviour here; of TRL's, with our name
-    for `num_iterations`, and a list of one loss as that loss."""
-    rest = {name: value for name, value in words.items() if value not in face.same.get(name, ())}
-    if face.library == "trl" and "num_iterations" in rest:
-        rest["update_epochs"] = rest.pop("num_iterations")
+    for `num_iterations` and for `warmup_steps` below 1, and a list of one loss as that loss."""
+    parts, size = words.get("gradient_accumulation_steps") or 1, "per_device_train_batch_size"
+    batch = (words.get(size) or face.defaults.get(size, 1)) * parts
+    batch *= int(os.environ.get("WORLD_SIZE", "1"))
+    same = {**face.same, "steps_per_generation": [parts], "generation_batch_size": [batch]}
+    rest = {name: value for name, value in words.items() if value not in same.get(name, ())}
+    epochs = rest.pop("num_iterations", None) if face.library == "trl" else None
+    if epochs is not None:
+        rest["update_epochs"] = epochs
+    if face.library == "trl" and 0 < (rest.get("warmup_steps") or 0) < 1:
+        rest["warmup_ratio"] = rest.pop("warmup_steps")
     loss = rest.get("loss_type")
     if isinstance(loss, list | tuple) and len(loss) == 1:
         rest["loss_type"] = loss[0]
     return rest
+
+
+def of_sequences(
+    face: Face, fields: dict[str, Any], words: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of an algorithm and the flat words with TRL's `importance_sampling_level:
+    sequence` as the loss that has it: averaged as `loss_type` says, clipped at `epsilon`. Raises
+    `ConfigError`: a loss that has none."""
+    loss, level = fields.get("loss_type", "dapo"), words.get("importance_sampling_level")
+    trl = (face.library, face.algorithm) == ("trl", "grpo")
+    if not trl or level != "sequence" or loss == "gspo":
+        return fields, words
+    averages = read_table("compatible.yaml")["trl"]["averages"]
+    if loss not in averages:
+        text = f"loss_type={loss!r} has no ratio of sequences; use one of {', '.join(averages)}"
+        raise InvalidConfig([Problem(f"{face.name}.importance_sampling_level", text)])
+    rest = {name: value for name, value in words.items() if name != "importance_sampling_level"}
+    clip = {} if words.get("epsilon") else {"clip_range": 0.2}
+    return clip | {"aggregation": averages[loss]} | fields | {"loss_type": "gspo"}, rest
 
 
 def counted(face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,8 +82,11 @@ def counted(face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]) -> 
 def _optimiser_steps(
     face: Face, words: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """TRL counts optimiser steps; an iteration has one for each epoch and minibatch."""
+    """TRL counts optimiser steps; an iteration has one for each epoch and minibatch. Without bf16
+    and fp16 it computes in float32."""
     converted = dict(words)
+    if words.get("bf16") is False and not words.get("fp16"):
+        converted["training.precision"] = "fp32"
     if not words.get("beta"):
         converted.pop("use_bias_correction_kl", None)  # without a divergence it changes nothing
     per_step = fields.get("update_epochs", 1) * fields.get("num_minibatches", 1)

@@ -14,8 +14,8 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
 from mrlm.config.aliases import REFERENCE_KL, UNSET, WORDS, FlatWords, Word
-from mrlm.config.compatible import as_here, compatible_faces, counted
-from mrlm.config.errors import InvalidConfig, Problem, did_you_mean, problems_of, show
+from mrlm.config.compatible import as_here, compatible_faces, counted, of_sequences
+from mrlm.config.errors import InvalidConfig, Problem, did_you_mean, problems_of, show, unknown_key
 from mrlm.config.other_libraries import refused_settings, refused_text
 from mrlm.config.sections import TrainingConfig
 from mrlm.core import registry
@@ -49,6 +49,7 @@ def config_class(name: str, library: str = "") -> type[Any]:
         "_in_one_message": model_validator(mode="wrap")(
             classmethod(_in_one_message)  # pyright: ignore[reportArgumentType]
         ),
+        "__setattr__": _assign,
         **face.defaults,
     }
     return dataclass(kw_only=True, config=algorithm.__pydantic_config__)(
@@ -73,6 +74,21 @@ def without_neutral(
     return remaining, problems
 
 
+def _assign(settings: Any, name: str, value: object) -> None:
+    """Sets an attribute of a config object with the effect of the keyword of its name."""
+    kind = type(settings)
+    if not hasattr(settings, "_made"):  # by its own constructor
+        return object.__setattr__(settings, name, value)
+    words = as_here(kind.face_of, {name: value})
+    field_names = {field.name for field in dataclasses.fields(kind)}
+    remaining, problems = without_neutral(words, field_names, kind.__name__)
+    if not problems and not field_names >= remaining.keys():
+        problems = [unknown_key(name, field_names, kind.__name__)]
+    if problems:
+        raise InvalidConfig(problems)
+    vars(settings).update(remaining or dict.fromkeys(field_names & {name}))
+
+
 def _with_folder(arguments: ArgsKwargs) -> ArgsKwargs:
     """Arguments whose only one without a name, a text or a path, is `output_dir`, as in TRL."""
     match arguments.args:
@@ -89,8 +105,7 @@ def _in_one_message(cls: type[Any], arguments: Any, make: Callable[[Any], Any]) 
     if isinstance(arguments, ArgsKwargs):
         arguments = _with_folder(arguments)
     words = dict(arguments.kwargs or {}) if isinstance(arguments, ArgsKwargs) else {}
-    if cls.face_of.library:
-        words = as_here(cls.face_of, words)
+    words = as_here(cls.face_of, words)
     field_names = {field.name for field in dataclasses.fields(cls)}
     remaining, problems = without_neutral(words, field_names, cls.__name__)
     if isinstance(arguments, ArgsKwargs):
@@ -98,6 +113,7 @@ def _in_one_message(cls: type[Any], arguments: Any, make: Callable[[Any], Any]) 
     try:
         made = make(arguments)
         split_config(made)
+        vars(made)["_made"] = True
     except ValidationError as error:
         problems += problems_of(error, cls, cls.__name__)
         wrong = {str(entry["loc"][0]) for entry in error.errors(include_url=False) if entry["loc"]}
@@ -181,6 +197,7 @@ def split_config(settings: object) -> tuple[dict[str, Any], dict[str, Any]]:
     words = flat_words(settings)
     face = type(settings).face_of if isinstance(settings, FlatWords) else None
     if face is not None and face.library:
+        fields, words = of_sequences(face, fields, words)
         words = counted(face, words, fields)
         paths = {path: words.pop(path) for path in list(words) if "." in path}
         source |= dict.fromkeys(paths, title)

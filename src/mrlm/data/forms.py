@@ -55,13 +55,19 @@ def training_row(row: Row, where: str, pairs: bool = False) -> Row:
     return row
 
 
-def _refuse(row: Row, where: str) -> None:
-    """Raise a `DataError` for a column that would change what is trained, and cannot be used."""
+def refuse_media(row: Row, where: str) -> Row:
+    """A row without images, videos and sounds. Raises `DataError`: a column has them."""
     for name in MEDIA:
         if row.get(name) is not None and row[name] not in ("", []):
             raise DataError(
                 f"{where}, column {name!r}: only text is trained; remove such rows, or the column"
             )
+    return row
+
+
+def _refuse(row: Row, where: str) -> None:
+    """Raise a `DataError` for a column that would change what is trained, and cannot be used."""
+    refuse_media(row, where)
     for name in WEIGHTS:
         weights = row.get(name)
         if weights is not None and any(w != 1 for w in _listed(weights)):

@@ -4,14 +4,17 @@ and scored by the user's own function."""
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from mrlm.core.environment import Environment, Split, accepted_parameters, validated_reward
 from mrlm.core.errors import ConfigError, DataError, EpisodeError, RewardError
 from mrlm.core.matters import Matters
+from mrlm.core.messages import without_nulls
 from mrlm.core.prompt_template import PromptTemplate, by_agent
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
+from mrlm.data.forms import refuse_media
 from mrlm.data.tasks import OnBadRow, row_messages
 from mrlm.environments.shared.reward_functions import (
     JointSample,
@@ -132,8 +135,8 @@ class RewardEnvironment(RowTasks, Environment):
         self._scorers = Scorers(reward_func, self.agents, RewardCalls.of(rewards), reward_weights)
         self._processor = user_function(reward_processor, "reward_processor")
         required = () if self._formatters else ("prompt",)
-        settings = (eval_dataset, split, columns, on_bad_row, seed)
-        self._table: RowTable = RowTable(dataset, *settings, required=required)
+        settings = (dataset, eval_dataset, split, columns, on_bad_row, seed)
+        self._table: RowTable = RowTable(*settings, required=required, convert=refuse_media)
         mode = (transition_mode, external_prompt_passthrough)
         self._turns = Turning(max_turns, external_transition, *mode)
         self.max_turns: int | None = self._turns.count
@@ -253,10 +256,15 @@ class RewardEnvironment(RowTasks, Environment):
         return "\n".join(message.content for message in messages)
 
     def _shown(self, agent: str, row: JSON, name: str) -> list[Message]:
-        if not self._formatters:
-            return row_messages(row["prompt"], name)
-        made = self._formatted(agent, row, name)
-        return row_messages(made, f"formatter of agent {agent!r}, task {name!r}")
+        made, where = row.get("prompt"), name
+        if self._formatters:
+            made = self._formatted(agent, row, name)
+            where = f"formatter of agent {agent!r}, task {name!r}"
+        messages = row_messages(made, where)
+        if variables := without_nulls(row.get("chat_template_kwargs") or {}):
+            metadata = {**messages[0].metadata, "template_kwargs": variables}
+            messages[0] = replace(messages[0], metadata=metadata)
+        return messages
 
     def _formatted(self, agent: str, row: JSON, name: str, external: Any = None) -> Any:
         """The result of an agent's formatter for a row; `external` replaces the row's prompt, for a
@@ -276,12 +284,11 @@ class RewardEnvironment(RowTasks, Environment):
 
 
 def _agent_names(agents: Sequence[str] | str | None, num_agents: int | None) -> tuple[str, ...]:
-    if num_agents is None:
-        return agent_names("agent" if agents is None else agents)
-    whole_number(1, num_agents=num_agents)
-    if agents is not None:
-        return agent_names(agents, num_agents)
-    return ("agent",) if num_agents == 1 else tuple(f"agent_{index}" for index in range(num_agents))
+    if num_agents is not None:
+        whole_number(1, num_agents=num_agents)
+    several = [f"agent_{index}" for index in range(num_agents or 1)]
+    usual = several if len(several) > 1 else ["agent"]
+    return agent_names(usual if agents is None else agents, num_agents)
 
 
 def _formatter(setting: Any) -> Formatter:

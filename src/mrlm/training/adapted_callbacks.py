@@ -1,13 +1,16 @@
 """Callbacks of transformers' trainers as callbacks of a run."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from mrlm.config.aliases import WORDS
-from mrlm.config.normalize import section_key
+from mrlm.config.aliases import UNSET, WORDS, FlatWords
+from mrlm.config.flat_words import STRATEGIES
+from mrlm.config.normalize import NestedSettings, section_key
+from mrlm.config.other_libraries import read_table, refused_settings
 from mrlm.core.errors import ConfigError
 from mrlm.training.run import Callback, Run
 from mrlm.training.saving import save
@@ -17,13 +20,6 @@ HOOKS = (
     "on_train_end",
 )
 """The hooks of transformers' `TrainerCallback` that are called."""
-INSTEAD = {
-    "EarlyStoppingCallback": "mrlm.EarlyStopping(metric, patience)",
-    "WandbCallback": "report_to='wandb'",
-    "TensorBoardCallback": "report_to='tensorboard'",
-    "MLflowCallback": "report_to='mlflow'",
-}
-"""Class of transformers -> what does the same here."""
 
 
 @dataclass
@@ -67,8 +63,8 @@ class AdaptedCallback(Callback):
         callback: with the hooks of `HOOKS`.
     """
 
-    def __init__(self, callback: Any) -> None:
-        self.callback = callback
+    def __init__(self, callback: Any, args: Any = None) -> None:
+        self.callback, self.args = callback, args
         self.state, self.control = CallbackState(), CallbackControl()
 
     def on_train_begin(self, run: Run) -> None:
@@ -94,15 +90,9 @@ class AdaptedCallback(Callback):
         self._call(run, "on_train_end")
 
     def _call(self, run: Run, hook: str, **more: Any) -> None:
-        state, tasks = self.state, run.source.num_tasks()
-        state.max_steps, state.global_step = run.total_steps, run.step
-        batch_size = run.config.training.batch_size
-        state.epoch = run.step * batch_size / tasks if tasks else float(run.step)
-        state.is_world_process_zero = state.is_local_process_zero = run.peers.main
-        if len(run.learners) == 1 and run.placement.local:
-            policy = run.learners[0].weights_of
-            more |= {"model": policy.model, "processing_class": policy.tokenizer}
-        control = getattr(self.callback, hook)(_arguments(run), state, self.control, **more)
+        parts = parts_of(run, self.args, self.state)
+        args, state = _arguments(run, self.args), parts.pop("state")
+        control = getattr(self.callback, hook)(args, state, self.control, **parts, **more)
         control = control or self.control
         if control.should_training_stop:
             run.stop()
@@ -112,15 +102,33 @@ class AdaptedCallback(Callback):
                 save(run)
 
 
-def adapted(callbacks: Sequence[Any] | None) -> list[Callback]:
-    """The callbacks of a trainer, those of transformers adapted. Raises `ConfigError`: one that is
-    not a callback, or uses hooks that a run does not have; says what to use instead."""
+def adapted(callbacks: Sequence[Any] | None, args: Any = None) -> list[Callback]:
+    """The callbacks of a trainer (whose config object is `args`), those of transformers adapted.
+    Raises `ConfigError`: one is no callback, or has other hooks; says what to use instead."""
     if not isinstance(callbacks, Iterable | None):
         raise ConfigError(f"callbacks must be a list, not {type(callbacks).__name__}; write [...]")
-    return [_adapted(index, callback) for index, callback in enumerate(callbacks or ())]
+    return [_adapted(index, callback, args) for index, callback in enumerate(callbacks or ())]
 
 
-def _adapted(index: int, callback: Any) -> Callback:
+def parts_of(run: Run, args: Any = None, state: CallbackState | None = None) -> dict[str, Any]:
+    """Parts of transformers' trainers: `state`, in the counts of `args`, and of a run with one
+    policy `model` and `processing_class`."""
+    state, tasks = state or CallbackState(log_history=run.log.history()), run.source.num_tasks()
+    counts = [getattr(run.algorithm, name, 1) for name in ("update_epochs", "num_minibatches")]
+    each = math.prod(counts) if type(args).__module__ == "mrlm.trl" else 1
+    state.max_steps, state.global_step = run.total_steps * each, run.step * each
+    size = run.config.training.batch_size
+    state.epoch = run.step * size / tasks if tasks else float(run.step)
+    state.num_train_epochs = math.ceil(run.total_steps * size / tasks) if tasks else 1
+    state.is_world_process_zero = state.is_local_process_zero = run.peers.main
+    parts: dict[str, Any] = {"state": state}
+    if len(run.learners) == 1 and run.placement.local:
+        policy = run.learners[0].weights_of
+        parts |= {"model": policy.model, "processing_class": policy.tokenizer}
+    return parts
+
+
+def _adapted(index: int, callback: Any, args: Any) -> Callback:
     if isinstance(callback, Callback):
         return callback
     kind = callback if isinstance(callback, type) else type(callback)
@@ -128,7 +136,7 @@ def _adapted(index: int, callback: Any) -> Callback:
     if isinstance(callback, type):
         raise ConfigError(f"{where}: it is a class; give an object of it")
     bases = {cls.__name__: cls for cls in type(callback).__mro__}
-    for name, instead in INSTEAD.items():
+    for name, instead in read_table("other_callbacks.yaml").items():
         if name in bases:
             raise ConfigError(f"{where}: use {instead} instead (docs/callbacks.md)")
     base = bases.get("TrainerCallback")
@@ -144,15 +152,21 @@ def _adapted(index: int, callback: Any) -> Callback:
             f"{where}: a run has no hook {', '.join(others)}; derive it from mrlm.Callback "
             f"(docs/callbacks.md), or keep to {', '.join(HOOKS)}"
         )
-    return AdaptedCallback(callback)
+    return AdaptedCallback(callback, args)
 
 
-def _arguments(run: Run) -> SimpleNamespace:
-    """The flat words of a run's config."""
-    settings, section = run.config.resolved(), section_key(run.config.training.algorithm)
-    words: dict[str, Any] = {"output_dir": str(run.folder)}
+def _arguments(run: Run, args: Any) -> SimpleNamespace:
+    """The flat words of a run: those of its trainer's config object `args`, or of its config."""
+    settings = NestedSettings(run.config.resolved())
+    section = section_key(run.config.training.algorithm)
+    words = {name: (*refused.same, None)[0] for name, refused in refused_settings().items()}
     for name, word in WORDS.items():
-        prefix, _, setting = word.path.partition(".")
-        owner = settings.get(section if prefix == "algorithm" else prefix)
-        words.setdefault(name, owner.get(setting) if isinstance(owner, Mapping) else None)
-    return SimpleNamespace(**words)
+        value = settings.get(word.path.replace("algorithm", section, 1))
+        words[name] = value = None if value is UNSET else value
+        if word.kind is bool:
+            words[name] = isinstance(value, Mapping) or value == word.value(True)
+    words |= {name: "no" if words[at] is None else "steps" for name, at in STRATEGIES.items()}
+    words["max_steps"] = words["max_steps"] or -1  # as in transformers
+    if isinstance(args, FlatWords):
+        words |= {name: value for name, value in args.to_dict().items() if value is not None}
+    return SimpleNamespace(**words | {"output_dir": str(run.folder)})

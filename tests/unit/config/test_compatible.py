@@ -1,9 +1,13 @@
 """The classes of `mrlm.trl` and `mrlm.comlrl` have the other library's defaults and counts, and all
 problems of a config are one message. Their trainers are counted in `tests/borders`."""
 
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 import mrlm
 from mrlm import GRPOConfig
@@ -11,7 +15,7 @@ from mrlm.comlrl import IACConfig, IACTrainer, MAGRPOConfig, MAGRPOTrainer
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.config.errors import InvalidConfig
 from mrlm.core.errors import ConfigError
-from mrlm.trl import DPOConfig, DPOTrainer, GRPOTrainer, RLOOTrainer, SFTTrainer
+from mrlm.trl import DPOConfig, DPOTrainer, GRPOTrainer, RLOOTrainer, SFTConfig, SFTTrainer
 from mrlm.trl import GRPOConfig as TheirConfig
 
 SETTINGS: Any = mrlm  # whose algorithms are called with wrong settings
@@ -53,13 +57,94 @@ def test_processes_count(monkeypatch):
     assert parse_config(data).training.batch_size == 32
 
 
-def test_optimiser_steps_are_counted_as_there():
-    words = {"num_iterations": 2, "max_steps": 6, "save_steps": 4}
-    config = online(args=TheirConfig(**words)).config
-    assert config.grpo.update_epochs == 2
-    assert (config.training.num_iterations, config.training.save_steps) == (3, 2)
-    with pytest.raises(InvalidConfig, match=r"max_steps: it counts optimiser steps.*use 6"):
-        online(args=TheirConfig(**words | {"max_steps": 7}))
+LATE: dict[str, Any] = {"num_iterations": 2, "max_steps": 6, "save_steps": 4, "push_to_hub": False}
+LATE |= {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 0.5}
+LATE |= {"steps_per_generation": 1, "generation_batch_size": 8}
+LATE |= {"importance_sampling_level": "sequence", "loss_type": ["dapo"], "bf16": False}
+
+
+def assigned(**words: Any) -> Any:
+    args = TheirConfig()
+    for name, value in words.items():
+        setattr(args, name, value)
+    return args
+
+
+def test_settings_mean_the_same_wherever_they_are_given():
+    configs = TheirConfig(**LATE), assigned(**LATE), replace(TheirConfig(max_steps=2), **LATE)
+    given: list[Any] = [{"args": args} for args in (*configs, dict(LATE))]
+    for words in (*given, LATE, {"args": TheirConfig(num_iterations=2), **LATE}):
+        config = online(**words).config
+        training, loss = config.training, config.grpo
+        assert (training.num_iterations, training.save_steps, loss.update_epochs) == (3, 2, 2)
+        assert (loss.loss_type, loss.aggregation, loss.clip_range) == ("gspo", "token_mean", 0.2)
+        assert (training.lr_scheduler_type, training.warmup_ratio) == ("constant", 0.5)
+        assert training.precision == "fp32"
+    assert online(**LATE | {"loss_type": "dr_grpo"}).config.grpo.aggregation == "constant"
+
+
+def test_a_wrong_assignment_is_an_error_as_in_the_constructor():
+    for name, text in (("lerning_rate", "mean 'learning_rate'"), ("packing", "without padding")):
+        with pytest.raises(InvalidConfig, match=rf"GRPOConfig\.{name}: .*{text}"):
+            assigned(**{name: True})
+
+
+def test_another_trainer_object_resumes(tmp_path):
+    rows = [{"prompt": f"{n}", "completion": "b"} for n in range(8)]
+    args = SFTConfig(
+        str(tmp_path / "run"), per_device_train_batch_size=2, max_steps=4, save_steps=2
+    )
+    whole = SFTTrainer("mrlm/tiny", args=args, train_dataset=rows).train()
+    checkpoint = shutil.copytree(whole.run_folder / "checkpoint-2", tmp_path / "checkpoint-2")
+    args.output_dir = str(tmp_path / "again")
+    rest = SFTTrainer("mrlm/tiny", args=args, train_dataset=rows).train(str(checkpoint))
+    assert rest.metrics["loss"] == whole.metrics["loss"]
+
+
+class Seen(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        self.args, self.steps = args, (state.global_step, state.max_steps)
+
+
+def lengths(**columns: Any) -> list[float]:
+    return [float(len(text)) for text in columns["completions"]]
+
+
+def test_trainers_and_callbacks_have_what_those_of_trl_have(tmp_path, caplog):
+    words = {"num_generations": 4, "per_device_train_batch_size": 4, "max_completion_length": 2}
+    args = TheirConfig(str(tmp_path), num_iterations=2, max_steps=4, use_cpu=True, **words)
+    trainer, seen = online(args=args, reward_funcs=lengths), Seen()
+    assert "prompt: text is a user's message here" in caplog.text
+    trainer.add_callback(seen)
+    trainer.train()
+    for settings in (seen.args, SimpleNamespace(**trainer.args.to_dict())):
+        assert (settings.num_iterations, settings.max_steps, settings.use_cpu) == (2, 4, True)
+    assert (seen.args.bf16, seen.args.eval_strategy, seen.args.lora_r) == (False, "no", None)
+    assert not seen.args.push_to_hub and not args.push_to_hub
+    assert seen.steps == (4, 4) == (trainer.state.global_step, trainer.state.max_steps)
+    assert trainer.model.config and trainer.processing_class.chat_template
+    assert trainer.save_model() == trainer.save_model(tmp_path) == tmp_path
+    AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert (tmp_path / "checkpoint-2").is_dir() and (tmp_path / "metrics.jsonl").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ({"reward_funcs": lambda completion_ids: [0.0]}, "completion_ids is not passed"),
+        ({"reward_funcs": SimpleNamespace(save_pretrained=1)}, "save this .* give the folder"),
+        ({"train_dataset": [{"prompt": "a", "images": ["b.png"]}]}, "only text is trained"),
+        ({"peft_config": {"r": 4}}, r"give a peft\.LoraConfig"),
+        ({"optim": "adamw_bogus"}, "optim: must be one of 'adamw'"),
+        ({"generation_batch_size": 64}, "generation_batch_size: no setting"),
+        ({"num_iterations": 2, "max_steps": 7}, "max_steps: it counts optimiser steps.*use 6"),
+        ({"args": TheirConfig(max_steps=4), "max_steps": 6}, "max_steps is given twice"),
+        ({**LATE, "loss_type": "cispo"}, "loss_type='cispo' has no ratio of sequences"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(words, text):
+    with pytest.raises(ConfigError, match=text):
+        online(**words)
 
 
 def test_what_is_given_goes_before_their_defaults():

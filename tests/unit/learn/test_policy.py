@@ -381,10 +381,12 @@ def test_what_is_saved_of_an_adapter(model: Any, tokenizer: Any, tmp_path: Path)
     a.add_value_head()
     for base, named in (("given", "given"), (None, model.name_or_path), ("", model.name_or_path)):
         a.model.peft_config["a"].base_model_name_or_path = base
+        a.model.peft_config["a"].task_type = None  # as PEFT lets it be
         a.save(tmp_path / "a", heads=base != "given")
         saved = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
         assert saved["base_model_name_or_path"] == named and saved["inference_mode"] is True
         assert a.model.peft_config["a"].inference_mode is False
+        assert saved["task_type"] == "CAUSAL_LM"
         assert (tmp_path / "a" / HEADS).is_file() is (base != "given")
     text = (tmp_path / "a" / "adapter_config.json").read_text()
     assert list(saved) == sorted(saved) and text.startswith('{\n  "')

@@ -18,6 +18,8 @@ from mrlm.environments.shared.rows import SharedByCopies, is_number
 RewardFunction = Callable[..., Any]
 BATCHED = frozenset({"prompts", "completions"})
 """Parameters of a function in the batched form."""
+ABSENT = frozenset({"completion_ids", "trainer_state", "log_extra", "log_metric"})
+"""Parameters of TRL's reward functions that are not passed."""
 QUIET_TICKS = 5
 """Iterations of the event loop without a new episode after which the waiting ones are scored."""
 
@@ -148,8 +150,9 @@ class Scorer:
         self.agents: tuple[str, ...] = tuple(agents)
         self._warned = False
         parameters = list(inspect.signature(function).parameters.values())
-        self.batched: bool = any(p.name in BATCHED for p in parameters)
         kinds = {p.kind for p in parameters}
+        only_columns = kinds == {inspect.Parameter.VAR_KEYWORD}
+        self.batched: bool = only_columns or any(p.name in BATCHED for p in parameters)
         self._any = inspect.Parameter.VAR_KEYWORD in kinds
         positional = [
             p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
@@ -158,6 +161,11 @@ class Scorer:
         named = positional[taken:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self._wanted = {p.name for p in named}
         self._required = {p.name for p in named if p.default is p.empty} - BATCHED
+        if absent := ABSENT & {p.name for p in parameters if p.default is p.empty}:
+            raise ConfigError(
+                f"reward function {name!r}: {min(absent)} is not passed; give it the default None, "
+                "and use prompts, completions and columns (docs/coming_from.md)"
+            )
         if inspect.Parameter.VAR_POSITIONAL not in kinds and len(positional) < taken:
             raise ConfigError(
                 f"reward function {name!r} takes {len(positional)} lists for {taken} agents "
@@ -247,7 +255,13 @@ def user_function(setting: Any, name: str) -> Callable[..., Any] | None:
 
 
 def required_function(setting: Any, name: str) -> Callable[..., Any]:
-    """A user's function from a setting that must be given, as `user_function`."""
+    """A user's function from a setting that must be given, as `user_function`; the folder or hub id
+    of a reward model, which has a `/`, is that model."""
+    if hasattr(setting, "save_pretrained"):
+        text = f"{name}: save this {type(setting).__name__} with its tokenizer; give the folder"
+        raise ConfigError(text)
+    if isinstance(setting, str) and "/" in setting:
+        return load("engines", "reward_model")(setting)
     named = isinstance(setting, str) and ":" in setting
     function = load("environments", setting) if named else setting
     if not callable(function):

@@ -35,6 +35,7 @@ def write_model(
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config = copy.copy(model.peft_config[adapter])
     config.inference_mode = True
+    config.task_type = config.task_type or "CAUSAL_LM"  # which PEFT's loaders require
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     named = config.base_model_name_or_path or causal.name_or_path
     config.base_model_name_or_path = hub_name(named) or (
