@@ -167,15 +167,11 @@ def _null_content(message: dict[str, Any]) -> dict[str, Any]:
 def _text_arguments(message: dict[str, Any]) -> dict[str, Any]:
     if "tool_calls" not in message:
         return message
-    calls = [
-        {**call, "function": {**call["function"], "arguments": _dumped(call["function"])}}
-        for call in message["tool_calls"]
-    ]
+    calls = []
+    for call in message["tool_calls"]:
+        text = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        calls.append({**call, "function": {**call["function"], "arguments": text}})
     return {**message, "tool_calls": calls}
-
-
-def _dumped(function: dict[str, Any]) -> str:
-    return json.dumps(function["arguments"], ensure_ascii=False)
 
 
 def _tagged(message: dict[str, Any]) -> dict[str, Any]:

@@ -22,15 +22,10 @@ PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")
 
 ARCHITECTURE: dict[str, Any] = {
-    "hidden_size": 128,
-    "intermediate_size": 384,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 8192,
+    "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 8192,
     "tie_word_embeddings": True,
-}
+}  # fmt: skip
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 """The name of a repository of the hub."""
@@ -38,13 +33,9 @@ _RECIPE = 1  # increase it when the code below changes the files
 _SNAPSHOT = re.compile(r"[/\\]models--([^/\\]+)[/\\]snapshots[/\\][^/\\]+[/\\]?$")
 """The folder of a model in the cache of the hub's client."""
 _FILES = (
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-)
+    "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+    "tokenizer_config.json", "chat_template.jinja",
+)  # fmt: skip
 
 
 def default_model() -> str:

@@ -1,10 +1,11 @@
 """An alarm: what a rule found in a run, with its evidence; a row of `alarms.jsonl`."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from mrlm.record.reader import json_rows
 
 ALARMS = "alarms.jsonl"
 SCHEMA = 1
@@ -68,11 +69,7 @@ def alarm_of(row: Mapping[str, Any]) -> Alarm:
 
 def alarms_in(folder: Path) -> list[Alarm]:
     """The alarms of a run folder; an incomplete last line is left out."""
-    path = folder / ALARMS
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8") as file:
-        return [alarm_of(json.loads(line)) for line in file if line.endswith("\n")]
+    return [alarm_of(row) for row in json_rows(folder, ALARMS)]
 
 
 def cited(rows: Iterable[Mapping[str, Any]], count: int = 4) -> tuple[Evidence, ...]:

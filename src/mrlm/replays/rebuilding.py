@@ -2,7 +2,7 @@
 what does not affect weights, and a callback that waits for the episode."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from mrlm.experiment import MODELS
 from mrlm.learn.checkpoint import checkpoints, step_of, verify
 from mrlm.record.files import COMPRESSED, PLAIN, episode_file, rows_of
 from mrlm.record.plan import RecordPlan
-from mrlm.record.reader import METRICS
+from mrlm.record.reader import METRICS, json_rows
 from mrlm.record.rows import episode_row
 from mrlm.replays.recorded_engine import Recorded, recorded_words
 from mrlm.train import train
@@ -50,8 +50,7 @@ class Watch(Callback):
         self.line: dict[str, Any] = {}
         self.notes: list[str] = []
         self._returns = rollbacks(folder)
-        rows = (json.loads(line) for line in _whole_lines(folder / METRICS))
-        self._logged = {row["step"]: row for row in rows}
+        self._logged = {row["step"]: row for row in json_rows(folder, METRICS)}
 
     def on_step_begin(self, run: Run) -> None:
         traced = self.columns and run.step + 1 == self.step
@@ -132,13 +131,6 @@ def _begun_anew(stage: Path) -> bool:
     """Whether a folder is the remains of a stage that was killed before its first checkpoint."""
     name, dot, number = stage.name.rpartition(".")
     return bool(dot) and number.isdigit() and stage.with_name(name).is_dir()
-
-
-def _whole_lines(path: Path) -> Iterator[str]:
-    """The complete lines of a file that may be being written."""
-    if path.is_file():
-        with path.open(encoding="utf-8") as file:
-            yield from (line for line in file if line.endswith("\n"))
 
 
 def chosen(

@@ -17,11 +17,9 @@ SIZES = {1: 12, 2: 50, 3: 200, 4: 1000, 5: 10_000}
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gia", "Hugo")
 THINGS = ("apples", "books", "coins", "cards", "pens", "shells", "stamps", "beads")
 STEPS: dict[str, tuple[str, Callable[[int, int], int]]] = {
-    "+": ("Add", operator.add),
-    "-": ("Subtract", operator.sub),
-    "*": ("Multiply by", operator.mul),
+    "+": ("Add", operator.add), "-": ("Subtract", operator.sub), "*": ("Multiply by", operator.mul),
     "/": ("Divide by", operator.floordiv),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +214,6 @@ def _signed(value: int, unit: str = "") -> str:
 
 
 FAMILIES: dict[str, Callable[[random.Random, int], Drawn]] = {
-    "arithmetic": _arithmetic,
-    "algebra": _algebra,
-    "word_problems": _word_problem,
+    "arithmetic": _arithmetic, "algebra": _algebra, "word_problems": _word_problem,
     "multi_step": _multi_step,
-}
+}  # fmt: skip

@@ -14,14 +14,9 @@ from mrlm.environments.puzzles.planning import Levels, PlanningEnvironment
 _TABLES = content(__file__)
 FLOOR, TARGET, BOX, STORED, PLAYER, ON_TARGET = "-.$*@+"
 SHOWN = {
-    WALL: ("■", "dim"),
-    FLOOR: ("", ""),
-    TARGET: ("○", "good"),
-    BOX: ("▣", "bad"),
-    STORED: ("▣", "win"),
-    PLAYER: ("☻", "player0 move"),
-    ON_TARGET: ("☻", "player0 win move"),
-}
+    WALL: ("■", "dim"), FLOOR: ("", ""), TARGET: ("○", "good"), BOX: ("▣", "bad"),
+    STORED: ("▣", "win"), PLAYER: ("☻", "player0 move"), ON_TARGET: ("☻", "player0 win move"),
+}  # fmt: skip
 BACK = {"U": "D", "D": "U", "L": "R", "R": "L"}
 MOST_STATES = 60_000
 """Largest number of positions of a player and boxes that is searched."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
@@ -19,7 +19,6 @@ ANSWERS = ("answer", "answers", "final_answer")
 GROUPS = ("calculator", "search", "files")
 """Default groups of built-in tools for rows."""
 CallFormat = Literal["tool_call", "json", "python", "short", "native"]
-CALL_FORMATS: tuple[str, ...] = get_args(CallFormat)
 
 ANSWER = (
     "When you know the answer, write it alone, as <answer>...</answer>, in a message without "

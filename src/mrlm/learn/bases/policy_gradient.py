@@ -32,15 +32,10 @@ GSPO_CLIP = {"clip_range": 3e-4, "clip_range_high": 4e-4}
 """GSPO's clip ranges (arXiv 2507.18071, section 5.1): sequence ratios, as geometric means over
 tokens, are much closer to 1 than token ratios."""
 AGGREGATIONS: dict[str, ops.Aggregation] = {
-    "reinforce": "sequence_mean_token_sum",
-    "ppo": "token_mean",
-    "grpo": "sequence_mean_token_mean",
-    "dr_grpo": "constant",
-    "gspo": "sequence_mean_token_mean",
-    "cispo": "token_mean",
-    "sequence": "sequence_mean_token_mean",
-    "turn": "turn_mean",
-}
+    "reinforce": "sequence_mean_token_sum", "ppo": "token_mean", "grpo": "sequence_mean_token_mean",
+    "dr_grpo": "constant", "gspo": "sequence_mean_token_mean", "cispo": "token_mean",
+    "sequence": "sequence_mean_token_mean", "turn": "turn_mean",
+}  # fmt: skip
 """Default aggregation of each loss."""
 WHOLE = {"gspo", "sequence", "sequence_mask", "geometric_mask"}
 """Losses and importance weights with one ratio for all tokens of a rollout."""

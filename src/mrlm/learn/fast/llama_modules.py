@@ -17,14 +17,10 @@ from mrlm.learn.policy.quantized import Dequantized, dense
 from mrlm.learn.policy.wrapped_modules import is_replaced, modules_of
 
 FAMILIES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-    "GemmaForCausalLM": "gemma",
-    "Gemma2ForCausalLM": "gemma2",
+    "LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral", "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3", "GemmaForCausalLM": "gemma", "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
-}
+}  # fmt: skip
 """Supported classes, and the transformers folder that each comes from."""
 ROPES = {"default", "linear", "llama3", "yarn"}
 """Rotary embeddings whose angles depend on the position only."""
@@ -101,11 +97,8 @@ class Linear:
 
 
 PRODUCTS: dict[str, tuple[str, ...]] = {
-    "qkv": ("q", "k", "v"),
-    "o": ("o",),
-    "gate_up": ("gate", "up"),
-    "down": ("down",),
-}
+    "qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",),
+}  # fmt: skip
 """The matrix products of a block, and their linear modules, which read the same input."""
 
 

@@ -30,12 +30,9 @@ MOST_FRAME = 1 << 20
 OUTLIVED = 30.0
 """Seconds after which a container ends by itself, even without a request to."""
 ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "HOME": FOLDER,
-    "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",
-    "OMP_NUM_THREADS": "1",
-}
+    "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": FOLDER, "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1",
+}  # fmt: skip
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 """Variables with addresses and passwords that a Docker client may add to every container."""
 
