@@ -44,8 +44,8 @@ class RewardEnvironment(RowTasks, Environment):
     function does not contribute; if all functions return `None` the reward is missing: the episode
     counts in no baseline and is not trained on. A non-finite number fails its episode. Any other
     function is called once per joint action with one list per agent, `f(["..."], ["..."]) ->
-    [float]`; columns are passed to further parameters of their names. Both forms may be coroutine
-    functions.
+    [float]`; columns are passed to further parameters of their names, the row to `batch_items` and
+    its prompt to a first parameter `prompts`, as in CoMLRL. Both forms may be coroutine functions.
 
     Args:
         dataset: the rows; anything `read_rows` accepts.
@@ -191,6 +191,7 @@ class RewardEnvironment(RowTasks, Environment):
             {name: self._as_given([Message(texts[name], Role.ASSISTANT)]) for name in self.agents},
             texts,
             self._columns(self._task),
+            self._row(self._task)["prompt"],
         )
         components = await self._scorers.score(sample)
         value = self._processed(self._scorers.total(components)) if components else 0.0

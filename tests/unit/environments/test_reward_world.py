@@ -60,6 +60,22 @@ def test_joint_form_may_ask_for_columns_and_be_async() -> None:
     assert paid(template, right, place=3).value == float(right)
 
 
+def test_functions_of_comlrl_are_called_as_there() -> None:
+    def any_agents(*completions: list[str], batch_items: Any = None, **more: Any) -> list[float]:
+        assert completions == (["a"], ["b"]) and more["weight"] == [row["weight"]]
+        return [float(batch_items[0]["answer"])]
+
+    def prompts_first(prompts: list[str], x: list[str], y: list[str]) -> list[float]:
+        return [float(prompts + x + y == [row["prompt"], "a", "b"])]
+
+    def rows(x: list[str], y: list[str], batch_items: list[dict[str, Any]]) -> list[float]:
+        return [float(batch_items == [row])]
+
+    template = world([any_agents, prompts_first, rows], num_agents=2)
+    row = ROWS[int(template.task(3).answer)]
+    assert paid(template, "a", "b", place=3).value == float(row["answer"]) + 2
+
+
 def test_joint_form_is_called_once_per_joint_action() -> None:
     calls: list[tuple[list[str], list[str]]] = []
 

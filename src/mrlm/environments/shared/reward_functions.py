@@ -32,6 +32,8 @@ class JointSample:
         prompts: agent -> its prompt, text or `{"role", "content"}` messages.
         completions: agent -> its answer, in the same form.
         texts: agent -> its answer as text.
+        columns: of its row, but for the prompt.
+        row_prompt: prompt of its row.
     """
 
     task_id: str
@@ -39,6 +41,7 @@ class JointSample:
     completions: dict[str, Any]
     texts: dict[str, str]
     columns: dict[str, Any] = field(default_factory=dict)
+    row_prompt: Any = None
 
     @property
     def order(self) -> tuple[str, str]:
@@ -152,12 +155,16 @@ class Scorer:
         parameters = list(inspect.signature(function).parameters.values())
         kinds = {p.kind for p in parameters}
         only_columns = kinds == {inspect.Parameter.VAR_KEYWORD}
-        self.batched: bool = only_columns or any(p.name in BATCHED for p in parameters)
         self._any = inspect.Parameter.VAR_KEYWORD in kinds
         positional = [
             p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
-        taken = 0 if self.batched else len(self.agents)
+        count = len(self.agents)
+        names = {p.name for p in parameters if p.kind is not p.VAR_POSITIONAL} & BATCHED
+        self._prompts_first = len(positional) == count + 1 > 2 and positional[0].name == "prompts"
+        self._prompts_first &= "completions" not in names
+        self.batched: bool = only_columns or (bool(names) and not self._prompts_first)
+        taken = 0 if self.batched else count + self._prompts_first
         named = positional[taken:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self._wanted = {p.name for p in named}
         self._required = {p.name for p in named if p.default is p.empty} - BATCHED
@@ -181,7 +188,10 @@ class Scorer:
         scores: list[Score] = []
         for sample in samples:
             lists = [[sample.texts[agent]] for agent in self.agents]
-            offered = {name: [value] for name, value in sample.columns.items()}
+            prompt = sample.row_prompt
+            lists = [[prompt], *lists] if self._prompts_first else lists
+            offered = {"batch_items": [{"prompt": prompt, **sample.columns}], "prompts": [prompt]}
+            offered |= {name: [value] for name, value in sample.columns.items()}
             scores += await self._values([sample.task_id], lists, offered)
         return scores
 
@@ -210,7 +220,7 @@ class Scorer:
         where = f"reward function {self.name!r}, {_samples(ids)}"
         missing = sorted(self._required - offered.keys())
         if missing:
-            columns = ", ".join(name for name in offered if name not in BATCHED)
+            columns = ", ".join(name for name in offered if name not in (*BATCHED, "batch_items"))
             raise RewardError(
                 f"{where}: it requires the column {missing[0]!r}, but the rows have "
                 f"{columns or 'no other columns'}"
