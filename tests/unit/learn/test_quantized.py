@@ -15,11 +15,13 @@ from families import VOCABULARY
 from lean_engines import adapters, assert_lean, assert_same, build, generate, mixed
 from mrlm import GRPO, ExperimentConfig, Learner, Team, run_experiment
 from mrlm.algorithms.sft import SFTTrainer
+from mrlm.build.served_policies import house_of, house_of_config, house_of_team
 from mrlm.core.errors import MRLMError
+from mrlm.core.types import Turn
 from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean import decoder
 from mrlm.engines.lean.engine import LeanEngine
-from mrlm.learn.data.batch import pack
+from mrlm.learn.data.batch import merge, pack
 from mrlm.learn.policy import quantized
 from mrlm.learn.policy.copies import mirrored
 from mrlm.learn.policy.incoming import load_adapter
@@ -27,6 +29,8 @@ from mrlm.learn.policy.loading import load_model
 from mrlm.learn.policy.lora import BASE, with_noise
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.quantized import Dequantized, import_bitsandbytes
+from mrlm.learn.policy.reference import load_reference
+from mrlm.learn.policy.saved_model import rename_base
 from mrlm.planning.memory import MemoryLoad, model_bytes
 from mrlm.planning.model_shape import shape_in
 from mrlm.planning.policy_weights import WeightSizes
@@ -236,6 +240,46 @@ def test_a_live_model_is_recorded_with_its_quantisation(
     with torch.no_grad():
         first = loaded(input_ids=ids).logits[0, -1].log_softmax(-1)[turns[0].completion_ids[0]]
     assert float(first) == pytest.approx(float(turns[0].logprobs[0]), abs=1e-4)
+
+
+def test_an_adapter_keeps_the_quantisation_of_its_training(
+    tmp_path: Path, tiny_path: str, tokenizer: Any
+) -> None:
+    """On a server, as a team, as a teacher, and where it is trained on; else it is refused."""
+    run_experiment(config(tmp_path / "run", training={"learning_rate": 0.1}))
+    final = tmp_path / "run" / "final"
+    batch = pack(merge([Turn("", "", [*range(5, 30)], [*range(30, 50)])]))
+    base = load_model(tiny_path, quantization="nf4")
+    trained = Policy("a", load_adapter(base, "a", final / "a"), tokenizer, adapter="a")
+    expected = trained.forward(batch).logprobs.detach()
+    saved: Any = {x: {"model": str(final / x)} for x in "ab"}
+    how: Any = {"model": {"quantization": None, "lora": None}}
+    houses = [
+        house_of({"a": str(final / "a"), "base": tiny_path}),
+        house_of_team(final, "float32", "cpu"),
+        house_of_config(config(tmp_path / "on", policies=saved, **how)),
+    ]
+    for house in houses:
+        torch.testing.assert_close(house.policies["a"].forward(batch).logprobs, expected)
+    with pytest.raises(MRLMError, match="was trained on a base in nf4"):
+        house_of({"base": tiny_path}).add_adapter("a", final / "a")
+    for kind, checkpoint in (("nf4", str(tmp_path / "nf4")), (None, str(tmp_path / "plain"))):
+        load_model(tiny_path, quantization=kind).save_pretrained(checkpoint)
+        policy = adapters(load_model(tiny_path, quantization=kind), tokenizer)["one"]
+        load_reference(policy, str(final / "a"))
+        assert bool(policy.reference_adapter) == (kind == "nf4")
+        found = policy.reference_logprobs(batch)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        rename_base(final / "b", checkpoint)  # of a quantised checkpoint, it is merged and saved
+        load_model(str(final / "b")).save_pretrained(tmp_path / f"merged {kind}")
+        tokenizer.save_pretrained(checkpoint)
+        policy.reference_adapter = ""
+        load_reference(policy, checkpoint)
+        assert len(layers(policy.reference)) == len(layers(policy.model))
+    run_experiment(config(tmp_path / "on", policies=saved, **how))
+    assert "quantization: nf4" in (tmp_path / "on" / "final" / "team.yaml").read_text()
+    with pytest.raises(MRLMError, match=r"set model\.quantization=nf4"):
+        run_experiment(config(tmp_path / "no", policies=saved | {"b": {"lora": {}}}, **how))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mrlm.config import yaml
 from mrlm.core.errors import ModelError
 
 KINDS = ("nf4", "int8")
@@ -93,9 +94,11 @@ def without_quantization(model: Any) -> Any:
     level = messages.get_verbosity()
     messages.set_verbosity_error()  # its warning that this takes more memory
     try:
-        return model.dequantize()
+        plain = model.dequantize()
     finally:
         messages.set_verbosity(level)
+    plain._weight_conversions = None  # those of a quantised checkpoint cannot be reverted
+    return plain
 
 
 def num_weights(model: nn.Module) -> int:
@@ -188,6 +191,24 @@ def quantization_in(path: str) -> str | None:
     except (ValueError, AttributeError):
         return None  # a damaged file, which loading names
     return settings and _kind(settings)
+
+
+def trained_on(adapter: str) -> str | None:
+    """The quantisation that the base of an adapter folder had in its training, as its team or run
+    records it: one of `KINDS`, "" for none; `None`: not known."""
+    places = [Path(adapter).absolute(), *Path(adapter).absolute().parents]
+    of_run = (
+        place.parent / "config.yaml"
+        for place in places[:3]
+        if place.name == "final" or place.name.startswith("checkpoint-")
+    )
+    for file in (*(place / "team.yaml" for place in places[:3]), *of_run):
+        if file.is_file():
+            match yaml.read(file.read_text(encoding="utf-8"), str(file)):
+                case {"model": {"quantization": kind}} if kind in KINDS:
+                    return kind
+            return ""
+    return None
 
 
 def kind_of(model: Any) -> str | None:

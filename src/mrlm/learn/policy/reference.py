@@ -12,6 +12,7 @@ from mrlm.core.errors import ConfigError, ModelError
 from mrlm.learn.policy.incoming import load_adapter
 from mrlm.learn.policy.loading import adapter_base, load_model, load_tokenizer, run_model
 from mrlm.learn.policy.lora import copy_adapter, switch_adapter, unused_name, without_adapters
+from mrlm.learn.policy.quantized import kind_of, quantization_in, trained_on
 from mrlm.learn.policy.weights import PolicyWeights
 
 
@@ -54,8 +55,8 @@ def check_vocabulary(source: str, tokenizer: Any, policy: str) -> None:
 
 def load_reference(policy: PolicyWeights, source: str) -> None:
     """Loads the reference of a policy: a hub id, or the folder of a model, a run or an adapter. An
-    adapter of the base that the policy's own is on becomes another one on it, so that no second
-    model is loaded.
+    adapter of the base that the policy's own is on, in the same quantisation, becomes another one
+    on it, so that no second model is loaded.
 
     Raises:
         ConfigError: it has other tokens.
@@ -66,19 +67,23 @@ def load_reference(policy: PolicyWeights, source: str) -> None:
     base = adapter_base(path)
     if base is not None and policy.adapter is not None:
         shared = policy.model.get_base_model().name_or_path
-        if os.path.realpath(base) == os.path.realpath(shared):
+        kind = None if quantization_in(base) else trained_on(path)
+        same = kind is None or kind == (kind_of(policy.model) or "")
+        if same and os.path.realpath(base) == os.path.realpath(shared):
             name = unused_name(policy.model, policy.name, "-teacher")
             load_adapter(policy.model, name, Path(path))
             policy.reference_adapter = name
             return
-    model = load_model(path, str(policy.model.dtype).removeprefix("torch."), device="cpu")
+    model = load_model(
+        path, str(policy.model.dtype).removeprefix("torch."), device=str(policy.device)
+    )
     size, needed = model.config.vocab_size, policy.model.config.vocab_size
     if size != needed:
         raise ModelError(
             f"teacher_model={source}: it predicts {size} tokens and policy {policy.name!r} "
             f"{needed}; resize the embeddings of one of them (resize_token_embeddings)"
         )
-    policy.reference = model.to(policy.device).eval().requires_grad_(False)
+    policy.reference = model.eval().requires_grad_(False)
 
 
 @contextmanager
