@@ -5,6 +5,7 @@ import copy
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from mrlm import Learner, load_config, run_experiment
 from mrlm.algorithms.distill import Distill
 from mrlm.build.served_policies import HostedPolicies
 from mrlm.core.environment import Environment, Split
-from mrlm.core.errors import ConfigError, EndpointError
+from mrlm.core.errors import ConfigError, EndpointError, MRLMError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.learn.data.batch import merge, pack
 from mrlm.learn.policy.policy import Policy
 from mrlm.serving.policies.http_server import HttpServer
 from mrlm.serving.policies.hub import PolicyHub
 from mrlm.serving.policies.openai_http import OpenAIHandler
+from mrlm.tracking.summary import tied_steps
 from mrlm.training.run import Callback
 from places import ROOT
 
@@ -126,6 +128,13 @@ class Questions(Environment):
         if self.count == 2:
             return StepResult(rewards=rewards, done=True)
         return StepResult({"student": Observation([Message("a hint")])}, rewards)
+
+
+class Open(Questions):
+    """Questions without an answer."""
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        return Task(f"{split}-{seed}", [Message(f"Add {seed}")], seed=seed)
 
 
 PLAYED = """
@@ -279,7 +288,8 @@ def test_a_server_that_cannot_score_is_named(model: Any, tokenizer: Any) -> None
         learner = Learner(
             model, tokenizer, Distill(divergence="sampled", teacher_endpoint=endpoint)
         )
-        with pytest.raises(EndpointError, match=r"returns no prompt_logprobs.*vLLM or mrlm serve"):
+        text = r"^distill.teacher_endpoint \(x at .*returns no prompt_logprobs.*vLLM or mrlm serve"
+        with pytest.raises(EndpointError, match=text):
             learner.calculate_loss([group()])
 
 
@@ -331,12 +341,16 @@ def test_the_teacher_plays_a_share_of_the_tasks_and_its_tokens_are_trained(
         ({"teacher_endpoint": {}, "teacher_model": "x"}, "either teacher_model or"),
         ({"divergence": "top_k"}, "set divergence=forward"),
         ({"lmbda": 0.5, "divergence": "sampled"}, "own tokens only"),
+        ({"teacher_model": ""}, "names no model"),
+        ({"teacher_model": {}}, "names no model"),
+        ({"privileged": ["answer", "answer"]}, "names one twice"),
+        ({"teacher_endpoint": {"price": {"prompt": 1}}, "divergence": "sampled"}, "has a price"),
         ({"lmbda": 0.5, "sampler": "teacher"}, "samples from teacher_model, which is not set"),
     ],
 )
 def test_settings_that_contradict_each_other(settings: dict[str, Any], text: str) -> None:
     if "teacher_endpoint" in settings:
-        settings["teacher_endpoint"] = {"base_url": "http://localhost/v1", "model": "x"}
+        settings["teacher_endpoint"] |= {"base_url": "http://localhost/v1", "model": "x"}
     with pytest.raises(ConfigError, match=text):
         Distill(**settings)
 
@@ -347,6 +361,9 @@ def test_settings_that_contradict_each_other(settings: dict[str, Any], text: str
         ("privileged: [partners]", "the one agent has no partners"),
         ("teacher_endpoint: {endpoint}, divergence: sampled", "set generation.temperature=1"),
         ("teacher_endpoint: {endpoint}, divergence: jsd", "an endpoint gives none"),
+        ("lmbda: 0.5", "environment 'questions' has no expert"),
+        ("privileged: [answer]", "environment 'open' has no answer to reveal"),
+        ("teacher_model: 'stage:x'", r"no earlier stage is called 'x' \(earlier stages: none\)"),
     ],
 )
 def test_refusals_before_a_model_is_loaded(
@@ -357,9 +374,52 @@ def test_refusals_before_a_model_is_loaded(
     start, _, end = MIXED.partition("distill: ")
     body = (start + "distill: {{" + line + "}}\n" + end.partition("\n")[2]).replace("{{", "{")
     body = body.replace("}}", "}").replace("{folder}", str(tmp_path / "run"))
+    body = body.replace(":Questions", ":Open") if "answer" in line else body
     (tmp_path / "c.yaml").write_text(body.replace("max_new_tokens: 4", "temperature: 0.7"))
     with pytest.raises(ConfigError, match=text):
         run_experiment(load_config(tmp_path / "c.yaml"))
+
+
+FAR = {"teacher_endpoint": {"base_url": "http://localhost/v1", "model": "x"}}
+FAR |= {"divergence": "sampled"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "live", "text"),
+    [
+        ({"teacher_model": {"a": "x"}}, None, "names teachers of a"),
+        ({"teacher_model": "x"}, 0, "not both"),
+        (FAR, 0, "not both"),
+        ({"privileged": ["answer"], "lmbda": 0.5}, None, "lmbda lets others play"),
+        (FAR, None, r"sampled at temperature 0\.5"),
+        ({}, 8, r"reference: it predicts \d+ tokens"),
+    ],
+)
+def test_a_loop_of_your_own_refuses_the_same(
+    settings: Any, live: int | None, text: str, model: Any, tokenizer: Any
+) -> None:
+    reference, episodes = None if live is None else copy.deepcopy(model), group()
+    if live:
+        reference.resize_token_embeddings(model.config.vocab_size + live)
+    for turn in (turn for episode in episodes for turn in episode.turns):
+        turn.sampling = replace(turn.sampling, temperature=0.5)
+        turn.teacher_ids = list(turn.prompt_ids)
+    with pytest.raises(MRLMError, match=text):
+        learner = Learner(model, tokenizer, Distill(**settings), reference=reference)
+        learner.calculate_loss([episodes])
+
+
+def test_equal_rewards_are_not_named_where_a_teacher_is_trained_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, _, end = MIXED.partition("distill: ")
+    settings = "distill: {{group_size: 2, reward_weight: 0.5, privileged: [feedback]}}\n"
+    body = start + settings + end.partition("\n")[2]
+    (tmp_path / "c.yaml").write_text(body.format(folder=tmp_path / "run"))
+    result = run_experiment(load_config(tmp_path / "c.yaml"))
+    (zero,) = (x for name, x in result.history[-1].items() if name.endswith("/zero"))
+    assert result.history[-1]["divergence"] != 0 and zero == 1
+    assert "nothing" not in caplog.text and not tied_steps(result.history)
 
 
 # -- a pipeline ------------------------------------------------------------------------------------

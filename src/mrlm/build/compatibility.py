@@ -3,6 +3,7 @@ requires."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mrlm.build.async_play import check_asynchrony
 from mrlm.build.engines import check_engine
@@ -12,6 +13,7 @@ from mrlm.build.quantization import check_quantized
 from mrlm.build.run_plan import RunPlan
 from mrlm.config.paths import STAGE
 from mrlm.core import registry
+from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.distributed import check_alone, world_size
 from mrlm.doctor.examination import make_rules
@@ -19,6 +21,7 @@ from mrlm.learn.bases.spec import SamplingPlan
 from mrlm.learn.policy.loading import load_tokenizer
 from mrlm.learn.policy.reference import check_vocabulary
 from mrlm.learn.policy.remote_teacher import RemoteTeacher
+from mrlm.play.sources.play import EXPERT
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.tracking.run_log import check_trackers
 
@@ -97,6 +100,18 @@ def check_teachers(plan: RunPlan) -> None:
             f"{config.training.algorithm}: lmbda lets others play tasks, and so do opponents; "
             "remove the section opponents, or set lmbda=1"
         )
+    for env in plan.trained_environments:
+        if spec.sampling.others and spec.sampling.others[0] == EXPERT and not _has_expert(env):
+            raise ConfigError(
+                f"environment {env.name!r} has no expert, which would play a share of its tasks "
+                "(lmbda); set lmbda=1, or sampler=teacher with a teacher_model"
+            )
+        tasks = map(env.template.task, range(min(env.template.num_tasks() or 1, 10_000)))
+        if "answer" in spec.reveals and (none := [x.id for x in tasks if x.answer is None]):
+            raise ConfigError(
+                f"privileged: task {none[0]!r} of environment {env.name!r} has no answer to "
+                "reveal; give every row one, or remove 'answer'"
+            )
     if spec.endpoint is not None:
         RemoteTeacher(spec.endpoint)
         for agent in plan.assignment.trained:
@@ -112,6 +127,13 @@ def check_teachers(plan: RunPlan) -> None:
             _, _, live, own = origin_of(plan, name)
             trusted = config.model.trust_remote_code
             check_vocabulary(source, live or load_tokenizer(own, trusted), name)
+
+
+def _has_expert(env: EnvironmentSpec) -> bool:
+    inside: Any = env.template
+    while isinstance(getattr(inside, "environment", None), Environment):  # a wrapper
+        inside = inside.environment
+    return type(inside).expert is not Environment.expert
 
 
 def check_trained(plan: RunPlan) -> None:

@@ -33,7 +33,7 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
         look = partial(problems_of, rounded=run.config.engine.int8)
         for problem in run.placement.problems(look, learner, samples) if samples else ():
             report(run, problem)
-    if run.spec.sampling.siblings:
+    if run.spec.sampling.siblings and not run.spec.distils:
         lively = [group for group in groups if len({e.reward for e in group.valid}) > 1]
         if not lively:
             log.warning(
@@ -47,7 +47,7 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
 
 def warn_untrained(run: Run, metrics: Mapping[str, float]) -> None:
     """Warns, once a run, of an agent whose trained turns all have advantage 0 in an iteration."""
-    for name, share in metrics.items():
+    for name, share in metrics.items() if not run.spec.distils else ():
         agent = name.removeprefix("advantage/").removesuffix("/zero")
         if share == 1.0 and name == f"advantage/{agent}/zero" and agent not in run.untrained:
             run.untrained.add(agent)

@@ -5,6 +5,7 @@ round the weights in place, and in 8 bits they round their input."""
 
 import json
 import logging
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,10 @@ def _state_of(weight: Any) -> Any:
     return getattr(weight, "quant_state", None)
 
 
-def use_dequantized(model: nn.Module) -> None:
-    """Makes quantised layers of a model compute with dequantised weights; these stay as they are.
-    Raises `ModelError`: the library has rounded them in place."""
+def use_dequantized(model: Any, dtype: Any = "auto") -> Any:
+    """The model, whose quantised layers compute with dequantised weights from now on; these stay as
+    they are, and are dequantised to `dtype`, which all others are cast to. Raises `ModelError`: the
+    library has rounded them in place."""
     for name, layer in model.named_modules():
         if not _of_library(layer):
             continue
@@ -83,6 +85,13 @@ def use_dequantized(model: nn.Module) -> None:
                 "bitsandbytes rounds its weights in place; load it again, and pass it before that"
             )
         layer.__class__ = _exact(type(layer))
+    for parameter in model.parameters() if dtype != "auto" else ():
+        model.config.dtype = dtype
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+        elif (state := _state_of(parameter)) is not None:
+            state.dtype = dtype
+    return model
 
 
 def without_quantization(model: Any) -> Any:
@@ -196,19 +205,15 @@ def quantization_in(path: str) -> str | None:
 def trained_on(adapter: str) -> str | None:
     """The quantisation that the base of an adapter folder had in its training, as its team or run
     records it: one of `KINDS`, "" for none; `None`: not known."""
-    places = [Path(adapter).absolute(), *Path(adapter).absolute().parents]
-    of_run = (
-        place.parent / "config.yaml"
-        for place in places[:3]
-        if place.name == "final" or place.name.startswith("checkpoint-")
-    )
-    for file in (*(place / "team.yaml" for place in places[:3]), *of_run):
-        if file.is_file():
-            match yaml.read(file.read_text(encoding="utf-8"), str(file)):
-                case {"model": {"quantization": kind}} if kind in KINDS:
-                    return kind
-            return ""
-    return None
+    places = [Path(adapter).absolute(), *Path(adapter).absolute().parents][:3]
+    files = [place / "team.yaml" for place in places]
+    files += [x.parent / "config.yaml" for x in places if re.match("final$|checkpoint-", x.name)]
+    if (file := next(filter(Path.is_file, files), None)) is None:
+        return None
+    match yaml.read(file.read_text(encoding="utf-8"), str(file)):
+        case {"model": {"quantization": kind}} if kind in KINDS:
+            return kind
+    return ""
 
 
 def kind_of(model: Any) -> str | None:

@@ -44,12 +44,12 @@ def check_vocabulary(source: str, tokenizer: Any, policy: str) -> None:
     `ConfigError`: its tokenizer has others."""
     vocabulary, other = tokenizer.get_vocab(), load_tokenizer(source).get_vocab()
     if vocabulary != other:
-        ids = [token for token in vocabulary if other.get(token) != vocabulary[token]]
+        apart = {token for token, _ in vocabulary.items() ^ other.items()}
         raise ConfigError(
             f"teacher_model={source}: its tokenizer has {len(other)} tokens and that of policy "
-            f"{policy!r} {len(vocabulary)}, {len(ids)} of which it has not or under another id, so "
-            "that it cannot score the policy's tokens; take a teacher of the same family, or train "
-            "on its texts: a data set of its answers with training.algorithm=sft"
+            f"{policy!r} {len(vocabulary)}, {len(apart)} which the other has not or under another "
+            "id, so that they cannot be compared; take a teacher of the same family, or train on "
+            "its texts: a data set of its answers with training.algorithm=sft"
         )
 
 
@@ -77,13 +77,18 @@ def load_reference(policy: PolicyWeights, source: str) -> None:
     model = load_model(
         path, str(policy.model.dtype).removeprefix("torch."), device=str(policy.device)
     )
-    size, needed = model.config.vocab_size, policy.model.config.vocab_size
-    if size != needed:
-        raise ModelError(
-            f"teacher_model={source}: it predicts {size} tokens and policy {policy.name!r} "
-            f"{needed}; resize the embeddings of one of them (resize_token_embeddings)"
-        )
+    check_size(policy, model, f"teacher_model={source}")
     policy.reference = model.eval().requires_grad_(False)
+
+
+def check_size(policy: PolicyWeights, model: Any, what: str) -> None:
+    """Checks that a reference predicts as many tokens as a policy. Raises `ModelError`."""
+    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    if size is not None and size != (needed := policy.model.config.vocab_size):
+        raise ModelError(
+            f"{what}: it predicts {size} tokens and policy {policy.name!r} {needed}; resize the "
+            "embeddings of one of them (resize_token_embeddings)"
+        )
 
 
 @contextmanager
