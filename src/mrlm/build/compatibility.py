@@ -3,7 +3,6 @@ requires."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from mrlm.build.async_play import check_asynchrony
 from mrlm.build.engines import check_engine
@@ -13,7 +12,6 @@ from mrlm.build.quantization import check_quantized
 from mrlm.build.run_plan import RunPlan
 from mrlm.config.paths import STAGE
 from mrlm.core import registry
-from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.distributed import check_alone, world_size
 from mrlm.doctor.examination import make_rules
@@ -101,7 +99,11 @@ def check_teachers(plan: RunPlan) -> None:
             "remove the section opponents, or set lmbda=1"
         )
     for env in plan.trained_environments:
-        if spec.sampling.others and spec.sampling.others[0] == EXPERT and not _has_expert(env):
+        if (
+            spec.sampling.others
+            and spec.sampling.others[0] == EXPERT
+            and not env.template.has_expert
+        ):
             raise ConfigError(
                 f"environment {env.name!r} has no expert, which would play a share of its tasks "
                 "(lmbda); set lmbda=1, or sampler=teacher with a teacher_model"
@@ -127,13 +129,6 @@ def check_teachers(plan: RunPlan) -> None:
             _, _, live, own = origin_of(plan, name)
             trusted = config.model.trust_remote_code
             check_vocabulary(source, live or load_tokenizer(own, trusted), name)
-
-
-def _has_expert(env: EnvironmentSpec) -> bool:
-    inside: Any = env.template
-    while isinstance(getattr(inside, "environment", None), Environment):  # a wrapper
-        inside = inside.environment
-    return type(inside).expert is not Environment.expert
 
 
 def check_trained(plan: RunPlan) -> None:

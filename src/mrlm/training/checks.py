@@ -47,7 +47,7 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
 
 def warn_untrained(run: Run, metrics: Mapping[str, float]) -> None:
     """Warns, once a run, of an agent whose trained turns all have advantage 0 in an iteration."""
-    for name, share in metrics.items() if not run.spec.distils else ():
+    for name, share in metrics.items():
         agent = name.removeprefix("advantage/").removesuffix("/zero")
         if share == 1.0 and name == f"advantage/{agent}/zero" and agent not in run.untrained:
             run.untrained.add(agent)
@@ -68,7 +68,8 @@ def check_signal(run: Run, groups: Sequence[Group], metrics: Mapping[str, float]
     rewards are no error: they are counted (`tied_steps`). Nor are rows without one after rows that
     had one: a pair of equal answers, or an answer that the policy has learned to write itself
     (SPIN); they are warned of. Raises `CheckError`: it has none; the message names the cause."""
-    warn_untrained(run, metrics)
+    if not run.spec.distils:
+        warn_untrained(run, metrics)
     if metrics.get("tokens/trained", 0.0) or run.algorithm.waiting:
         return
     episodes = [episode for group in groups for episode in group if not episode.failed]

@@ -83,11 +83,11 @@ def load_reference(policy: PolicyWeights, source: str) -> None:
 
 def check_size(policy: PolicyWeights, model: Any, what: str) -> None:
     """Checks that a reference predicts as many tokens as a policy. Raises `ModelError`."""
-    size = getattr(getattr(model, "config", None), "vocab_size", None)
-    if size is not None and size != (needed := policy.model.config.vocab_size):
+    config = getattr(model, "config", None)
+    if config is not None and config.vocab_size != (needed := policy.model.config.vocab_size):
         raise ModelError(
-            f"{what}: it predicts {size} tokens and policy {policy.name!r} {needed}; resize the "
-            "embeddings of one of them (resize_token_embeddings)"
+            f"{what}: it predicts {config.vocab_size} tokens and policy {policy.name!r} {needed}; "
+            "resize the embeddings of one of them (resize_token_embeddings)"
         )
 
 
