@@ -110,10 +110,8 @@ class Distill(Algorithm):
             raise ConfigError(f"teacher_model={named!r} names no model; name one, or remove it")
         far = self.teacher_endpoint
         if far and (far.price != PriceConfig() or far.token_limit != "max_tokens"):
-            raise ConfigError(
-                "teacher_endpoint has a price or token_limit, and a teacher only scores, which is "
-                "not counted; remove them"
-            )
+            text = "a price or token_limit, which the scores of a teacher do not have; remove them"
+            raise ConfigError(f"teacher_endpoint has {text}")
         if self.teacher_endpoint is not None and self.teacher_model is not None:
             raise ConfigError("set either teacher_model or teacher_endpoint; remove one of them")
         if self.teacher_endpoint is not None and self.divergence not in ("sampled", "top_k"):

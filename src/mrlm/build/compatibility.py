@@ -98,12 +98,9 @@ def check_teachers(plan: RunPlan) -> None:
             f"{config.training.algorithm}: lmbda lets others play tasks, and so do opponents; "
             "remove the section opponents, or set lmbda=1"
         )
+    demonstrated = spec.sampling.others is not None and spec.sampling.others[0] == EXPERT
     for env in plan.trained_environments:
-        if (
-            spec.sampling.others
-            and spec.sampling.others[0] == EXPERT
-            and not env.template.has_expert
-        ):
+        if demonstrated and not env.template.has_expert:
             raise ConfigError(
                 f"environment {env.name!r} has no expert, which would play a share of its tasks "
                 "(lmbda); set lmbda=1, or sampler=teacher with a teacher_model"

@@ -27,6 +27,7 @@ def check_quantized(plan: PlayPlan) -> None:
             "give the unquantised model"
         )
     quantized, kinds = False, policies.quantizations(plan)
+    mixed = len({*kinds.values()}) > 1 and not plan.parts.models
     for name, policy in plan.assignment.policies.items():
         if policy.endpoint is not None or (reason := _reason(plan, name)) is None:
             continue
@@ -38,8 +39,7 @@ def check_quantized(plan: PlayPlan) -> None:
                 f"policy {name!r}: {reason}, and lora.init_lora_weights={start} changes the base; "
                 "leave it out, or give an unquantised model"
             )
-        kind = kinds[name]
-        if policy.trainable and kind and len({*kinds.values()}) > 1 and not plan.parts.models:
+        if mixed and policy.trainable and (kind := kinds[name]):
             raise ConfigError(
                 f"policy {name!r} begins with an adapter of a base in {kind}, and another policy "
                 f"with a base that is not; a team has one: set model.quantization={kind}, or begin "

@@ -15,7 +15,7 @@ from mrlm.learn.policy.incoming import load_adapter
 from mrlm.learn.policy.loading import adapter_base, load_model, load_tokenizer, run_model
 from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy, scored
-from mrlm.learn.policy.quantized import kind_of, trained_on
+from mrlm.learn.policy.quantized import trained_on
 from mrlm.learn.policy.weight_files import take_file, take_folder
 from mrlm.play.engine import Engine
 from mrlm.serving.policies.hub import ServedPolicy
@@ -100,11 +100,6 @@ class HostedPolicies:
                 "only to a server with exactly one"
             )
         base = bases[0]
-        if (kind := trained_on(str(folder))) and kind != kind_of(base.model):
-            raise ModelError(
-                f"adapter {name!r} was trained on a base in {kind}, and that of the server is not; "
-                f"start one with --policy {name}={folder}"
-            )
         model = load_adapter(base.model, name, folder)
         if base.adapter is None:
             self.policies[base.name] = _twin(base, base.name, model, BASE)
@@ -137,10 +132,9 @@ def house_of(
         folder, tokenizer = run_model(path), load_tokenizer(path)
         base = adapter_base(folder)
         source, adapter = (path, None) if base is None else (base, name)
-        kind = quantization or (base and trained_on(folder)) or None
-        at = source, kind
+        at = source, quantization or (base and trained_on(folder)) or None
         if at not in bases:
-            bases[at] = load_model(source, dtype, device=device, quantization=kind)
+            bases[at] = load_model(source, dtype, device=device, quantization=at[1])
         if adapter is not None:
             bases[at] = load_adapter(bases[at], name, Path(folder))
         policies[name] = Policy(name, bases[at], tokenizer, adapter=adapter)

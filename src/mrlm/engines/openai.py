@@ -79,8 +79,10 @@ class OpenAIEngine:
     ) -> None:
         self.usage: TokenUsage = TokenUsage()
         self._told: TokenUsage = TokenUsage()
-        self._key = secret(api_key_env, _section(self.policy)) or ""
-        self._openai = _library(_section(self.policy))
+        teacher = self.policy == "distill.teacher_endpoint"
+        self._section = self.policy if teacher else f"policies.{self.policy}.endpoint"
+        self._key = secret(api_key_env, self._section) or ""
+        self._openai = _library(self._section)
         self.retries: Retries = Retries(max_retries)
         self._pace = RequestPace(requests_per_minute)
         self._clients = LoopClients(self._client, lambda client: client.library.close())
@@ -173,7 +175,7 @@ class OpenAIEngine:
     @property
     def title(self) -> str:
         """The policy and its server, for messages."""
-        named = self.policy if _section(self.policy) == self.policy else f"policy {self.policy!r}"
+        named = self.policy if self._section == self.policy else f"policy {self.policy!r}"
         return f"{named} ({self.model} at {self.base_url})"
 
     def _fields(self, request: Request) -> dict[str, Any]:
@@ -232,7 +234,7 @@ class OpenAIEngine:
     def _refusal(self, status: int, text: str) -> EndpointError:
         """The error that ends the run, the same for all later callers."""
         if self._refused is None:
-            key = _section(self.policy)
+            key = self._section
             fix = {
                 401: f"set the environment variable that {key}.api_key_env names to a valid key",
                 403: f"the key in {key}.api_key_env lacks the permission; use another",
@@ -306,11 +308,6 @@ def _scores(answer: Any, prompt: Sequence[int], title: str) -> list[dict[int, fl
                 "with the tokenizer of the policy"
             )
     return read
-
-
-def _section(policy: str) -> str:
-    """The path of the settings of a policy, or of the teacher, which is none."""
-    return policy if policy == "distill.teacher_endpoint" else f"policies.{policy}.endpoint"
 
 
 def _library(section: str) -> Any:

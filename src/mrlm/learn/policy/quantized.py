@@ -72,10 +72,9 @@ def _state_of(weight: Any) -> Any:
     return getattr(weight, "quant_state", None)
 
 
-def use_dequantized(model: Any, dtype: Any = "auto") -> Any:
+def use_dequantized(model: Any) -> Any:
     """The model, whose quantised layers compute with dequantised weights from now on; these stay as
-    they are, and are dequantised to `dtype`, which all others are cast to. Raises `ModelError`: the
-    library has rounded them in place."""
+    they are. Raises `ModelError`: the library has rounded them in place."""
     for name, layer in model.named_modules():
         if not _of_library(layer):
             continue
@@ -85,12 +84,6 @@ def use_dequantized(model: Any, dtype: Any = "auto") -> Any:
                 "bitsandbytes rounds its weights in place; load it again, and pass it before that"
             )
         layer.__class__ = _exact(type(layer))
-    for parameter in model.parameters() if dtype != "auto" else ():
-        model.config.dtype = dtype
-        if parameter.is_floating_point():
-            parameter.data = parameter.data.to(dtype)
-        elif (state := _state_of(parameter)) is not None:
-            state.dtype = dtype
     return model
 
 
@@ -103,11 +96,10 @@ def without_quantization(model: Any) -> Any:
     level = messages.get_verbosity()
     messages.set_verbosity_error()  # its warning that this takes more memory
     try:
-        plain = model.dequantize()
+        model._weight_conversions = None  # those of a quantised checkpoint cannot be reverted
+        return model.dequantize()
     finally:
         messages.set_verbosity(level)
-    plain._weight_conversions = None  # those of a quantised checkpoint cannot be reverted
-    return plain
 
 
 def num_weights(model: nn.Module) -> int:
@@ -146,20 +138,20 @@ def import_bitsandbytes() -> Any:
 
 
 def loading(
-    name: str, kind: str | None, saved_as: str | None, dtype: Any, device: torch.device
+    name: str, kind: str | None, path: str, dtype: Any, device: torch.device
 ) -> dict[str, Any]:
     """Arguments of `from_pretrained` for a quantised model; none for another.
 
     Args:
         kind: the requested quantisation.
-        saved_as: that of its files.
+        path: its files, which may be quantised.
         dtype: of weights that are not quantised.
         device: where it is loaded to, since it is not moved afterwards.
 
     Raises:
         ModelError: both are given and differ, or the library is missing.
     """
-    if saved_as is not None:
+    if saved_as := quantization_in(path):
         if kind not in (None, saved_as):
             raise ModelError(
                 f"{name}: its weights are quantised already ({saved_as}), and model.quantization="

@@ -47,8 +47,8 @@ def check_vocabulary(source: str, tokenizer: Any, policy: str) -> None:
         apart = {token for token, _ in vocabulary.items() ^ other.items()}
         raise ConfigError(
             f"teacher_model={source}: its tokenizer has {len(other)} tokens and that of policy "
-            f"{policy!r} {len(vocabulary)}, {len(apart)} which the other has not or under another "
-            "id, so that they cannot be compared; take a teacher of the same family, or train on "
+            f"{policy!r} {len(vocabulary)}; in one only or under another id: {len(apart)}, so that "
+            "it cannot score the policy's tokens; take a teacher of the same family, or train on "
             "its texts: a data set of its answers with training.algorithm=sft"
         )
 
@@ -67,16 +67,14 @@ def load_reference(policy: PolicyWeights, source: str) -> None:
     base = adapter_base(path)
     if base is not None and policy.adapter is not None:
         shared = policy.model.get_base_model().name_or_path
-        kind = None if quantization_in(base) else trained_on(path)
-        same = kind is None or kind == (kind_of(policy.model) or "")
+        same = quantization_in(base) or trained_on(path) in (None, kind_of(policy.model) or "")
         if same and os.path.realpath(base) == os.path.realpath(shared):
             name = unused_name(policy.model, policy.name, "-teacher")
             load_adapter(policy.model, name, Path(path))
             policy.reference_adapter = name
             return
-    model = load_model(
-        path, str(policy.model.dtype).removeprefix("torch."), device=str(policy.device)
-    )
+    dtype = str(policy.model.dtype).removeprefix("torch.")
+    model = load_model(path, dtype, device=str(policy.device))
     check_size(policy, model, f"teacher_model={source}")
     policy.reference = model.eval().requires_grad_(False)
 
