@@ -15,7 +15,7 @@ from mrlm.learn.policy.incoming import load_adapter
 from mrlm.learn.policy.loading import adapter_base, load_model, load_tokenizer, run_model
 from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy, scored
-from mrlm.learn.policy.quantized import trained_on
+from mrlm.learn.policy.quantized import kind_of, trained_on
 from mrlm.learn.policy.weight_files import take_file, take_folder
 from mrlm.play.engine import Engine
 from mrlm.serving.policies.hub import ServedPolicy
@@ -100,6 +100,9 @@ class HostedPolicies:
                 "only to a server with exactly one"
             )
         base = bases[0]
+        if (kind := trained_on(str(folder))) and kind != kind_of(base.model):
+            base_of = f"was trained on a base in {kind}, and that of the server is not"
+            raise ModelError(f"adapter {name!r} {base_of}; serve it with --policy {name}={folder}")
         model = load_adapter(base.model, name, folder)
         if base.adapter is None:
             self.policies[base.name] = _twin(base, base.name, model, BASE)

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.config.other_libraries import OFF, Refused, read_table
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import Face
+from mrlm.core.log import log
 from mrlm.core.sampling import FIELDS
 
 UNSET: Any = object()
@@ -84,6 +85,9 @@ def _quantization(value: Any) -> object:
                 f"quantization_config: {key}={value[key]} is not used here; leave it out, or load "
                 "the model with it and pass the object as model=, with peft_config="
             )
+    computed = str(value.get("bnb_4bit_compute_dtype") or "float32").removeprefix("torch.")
+    if computed != "float32":
+        log.info("bnb_4bit_compute_dtype=%s: products have the type of bf16= or dtype=", computed)
     if value.get("load_in_8bit"):
         return "int8"
     nf4 = value.get("bnb_4bit_quant_type") == "nf4"

@@ -27,7 +27,7 @@ from mrlm.learn.policy import quantized
 from mrlm.learn.policy.copies import mirrored
 from mrlm.learn.policy.incoming import load_adapter
 from mrlm.learn.policy.loading import load_model
-from mrlm.learn.policy.lora import BASE, with_noise
+from mrlm.learn.policy.lora import BASE, add_adapter, with_noise
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.quantized import Dequantized, import_bitsandbytes
 from mrlm.learn.policy.reference import load_reference
@@ -262,6 +262,8 @@ def test_an_adapter_keeps_the_quantisation_of_its_training(
     ]
     for house in houses:
         torch.testing.assert_close(house.policies["a"].forward(batch).logprobs, expected)
+    with pytest.raises(MRLMError, match="was trained on a base in nf4"):
+        house_of({"base": tiny_path}).add_adapter("a", final / "a")
     for kind, checkpoint in (("nf4", str(tmp_path / "nf4")), (None, str(tmp_path / "plain"))):
         load_model(tiny_path, quantization=kind).save_pretrained(checkpoint)
         policy = adapters(load_model(tiny_path, quantization=kind), tokenizer)["one"]
@@ -272,6 +274,8 @@ def test_an_adapter_keeps_the_quantisation_of_its_training(
         rename_base(final / "b", checkpoint)  # of a quantised checkpoint, it is merged and saved
         load_model(str(final / "b")).save_pretrained(tmp_path / f"merged {kind}")
         tokenizer.save_pretrained(checkpoint)
+        half = load_model(checkpoint, "bfloat16")
+        assert {half.dtype, *(quantized.dense(x).dtype for x in layers(half))} == {torch.bfloat16}
         policy.reference_adapter = ""
         load_reference(policy, checkpoint)
         assert len(layers(policy.reference)) == len(layers(policy.model))
@@ -345,6 +349,9 @@ def test_without_the_library_and_without_adapters_it_is_refused(
 ) -> None:
     with pytest.raises(MRLMError, match="quantised weights are not trained; add lora"):
         Learner(load_model(saved("llama"), quantization="nf4"), tokenizer, GRPO())
+    with pytest.raises(MRLMError, match=r"modules_to_save of policy 'x': .*q_proj is quantised"):
+        how = {"modules_to_save": ["q_proj"]}
+        add_adapter(load_model(saved("llama"), quantization="nf4"), "x", how)
     read = WORDS["quantization_config"].value
     for key, value in {"llm_int8_threshold": 5.0, "llm_int8_skip_modules": ["q_proj"]}.items():
         with pytest.raises(MRLMError, match=f"quantization_config: {key}=.* is not used here"):

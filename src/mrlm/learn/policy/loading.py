@@ -111,7 +111,7 @@ def load_model(
     require_weights(name, report["missing_keys"])
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # sdpa of some versions leaves out the soft cap
-    return quantized.use_dequantized(model) if how else model.to(target)  # pyright: ignore[reportArgumentType]
+    return quantized.use_dequantized(model, DTYPES[dtype]) if how else model.to(target)  # pyright: ignore[reportArgumentType]
 
 
 def require_weights(name: str, missing: Collection[str]) -> None:

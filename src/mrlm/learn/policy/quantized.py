@@ -72,9 +72,10 @@ def _state_of(weight: Any) -> Any:
     return getattr(weight, "quant_state", None)
 
 
-def use_dequantized(model: Any) -> Any:
+def use_dequantized(model: Any, dtype: Any = "auto") -> Any:
     """The model, whose quantised layers compute with dequantised weights from now on; these stay as
-    they are. Raises `ModelError`: the library has rounded them in place."""
+    they are, and are dequantised to `dtype`, which all others are cast to. Raises `ModelError`: the
+    library has rounded them in place."""
     for name, layer in model.named_modules():
         if not _of_library(layer):
             continue
@@ -84,6 +85,12 @@ def use_dequantized(model: Any) -> Any:
                 "bitsandbytes rounds its weights in place; load it again, and pass it before that"
             )
         layer.__class__ = _exact(type(layer))
+    for parameter in model.parameters() if dtype != "auto" else ():
+        model.config.dtype = dtype
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+        elif (state := _state_of(parameter)) is not None:
+            state.dtype = dtype
     return model
 
 
