@@ -69,6 +69,7 @@ def run_experiment(
     stages = config.stage_configs()
     if len(stages) == 1 and not config.stages:
         _check_resumable(config, resume)
+        _with_stages(config, run_folder(config), [])
         checkpoint = Path(resume).expanduser() if resume else None
         return closed(build(config, LiveObjects(callbacks=callbacks), checkpoint))
     folder = run_folder(config)

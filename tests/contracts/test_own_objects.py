@@ -38,6 +38,7 @@ FOREIGN: dict[str, set[str]] = {
     "learn/policy/own_forward.py": {"model"},
     "learn/policy/policy.py": {"bare", "config", "policy.model"},
     "learn/policy/quantized.py": {"_state_of(layer.weight)", "config", "model", "weight"},
+    "learn/policy/reference.py": {"model"},
     "learn/policy/saved_model.py": {"model"},
     "learn/policy/storage.py": {"tensor"},
     "learn/policy/weights.py": {"config", "self.model"},

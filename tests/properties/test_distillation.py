@@ -214,12 +214,8 @@ def test_refusals_before_a_model_is_loaded(
     (tmp_path / "teacher" / "config.json").write_text("{}")
     monkeypatch.setattr("mrlm.learn.policy.loading.load_model", None)
     file = tmp_path / "c.yaml"
-    for teacher, text in [
-        ("teacher", "training.algorithm=sft"),
-        ("{b: teacher}", "names teachers of b"),
-    ]:
-        file.write_text(CONFIG.format(teacher=teacher, kind="jsd", folder=tmp_path / "run"))
-        with pytest.raises(ConfigError, match=text):
-            run_experiment(load_config(file))
-    with pytest.raises(ConfigError, match="set group_size to 2"):
-        Distill(reward_weight=1.0)
+    file.write_text(CONFIG.format(teacher="teacher", kind="jsd", folder=tmp_path / "run"))
+    with pytest.raises(
+        ConfigError, match=r"in one only or under another id: 1, .*training\.algorithm=sft"
+    ):
+        run_experiment(load_config(file))

@@ -5,6 +5,7 @@ import copy
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from mrlm import Learner, load_config, run_experiment
 from mrlm.algorithms.distill import Distill
 from mrlm.build.served_policies import HostedPolicies
 from mrlm.core.environment import Environment, Split
-from mrlm.core.errors import ConfigError, EndpointError
+from mrlm.core.errors import ConfigError, EndpointError, MRLMError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.learn.data.batch import merge, pack
 from mrlm.learn.policy.policy import Policy
 from mrlm.serving.policies.http_server import HttpServer
 from mrlm.serving.policies.hub import PolicyHub
 from mrlm.serving.policies.openai_http import OpenAIHandler
+from mrlm.tracking.summary import tied_steps
 from mrlm.training.run import Callback
 from places import ROOT
 
@@ -184,8 +186,14 @@ def test_the_teacher_reads_what_the_last_speaker_of_the_team_would(
         assert one.rollouts["helper"].turns[0].teacher_ids is None
 
 
-def test_feedback_is_what_comes_after_the_first_turn(tokenizer: Any, tmp_path: Path) -> None:
-    episodes, _ = played(tmp_path / "run", "[feedback]")
+def test_feedback_is_what_comes_after_the_first_turn(
+    tokenizer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Equal rewards are not named as a reason for nothing."""
+    settings = "[feedback], group_size: 2, reward_weight: 0.5"
+    episodes, metrics = played(tmp_path / "run", settings)
+    assert metrics["advantage/student/zero"] == 1 and "nothing" not in caplog.text
+    assert not tied_steps([metrics])
     first, second = episodes[0].rollouts["student"].turns
     for turn in (first, second):
         text = tokenizer.decode(turn.teacher_ids)
@@ -279,7 +287,8 @@ def test_a_server_that_cannot_score_is_named(model: Any, tokenizer: Any) -> None
         learner = Learner(
             model, tokenizer, Distill(divergence="sampled", teacher_endpoint=endpoint)
         )
-        with pytest.raises(EndpointError, match=r"returns no prompt_logprobs.*vLLM or mrlm serve"):
+        text = r"^distill.teacher_endpoint \(x at .*returns no prompt_logprobs.*vLLM or mrlm serve"
+        with pytest.raises(EndpointError, match=text):
             learner.calculate_loss([group()])
 
 
@@ -331,12 +340,16 @@ def test_the_teacher_plays_a_share_of_the_tasks_and_its_tokens_are_trained(
         ({"teacher_endpoint": {}, "teacher_model": "x"}, "either teacher_model or"),
         ({"divergence": "top_k"}, "set divergence=forward"),
         ({"lmbda": 0.5, "divergence": "sampled"}, "own tokens only"),
+        ({"teacher_model": ""}, "names no model"),
+        ({"reward_weight": 1.0}, "set group_size to 2"),
+        ({"privileged": ["answer", "answer"]}, "names one twice"),
+        ({"teacher_endpoint": {"price": {"prompt": 1}}, "divergence": "sampled"}, "has a price"),
         ({"lmbda": 0.5, "sampler": "teacher"}, "samples from teacher_model, which is not set"),
     ],
 )
 def test_settings_that_contradict_each_other(settings: dict[str, Any], text: str) -> None:
     if "teacher_endpoint" in settings:
-        settings["teacher_endpoint"] = {"base_url": "http://localhost/v1", "model": "x"}
+        settings["teacher_endpoint"] |= {"base_url": "http://localhost/v1", "model": "x"}
     with pytest.raises(ConfigError, match=text):
         Distill(**settings)
 
@@ -347,6 +360,10 @@ def test_settings_that_contradict_each_other(settings: dict[str, Any], text: str
         ("privileged: [partners]", "the one agent has no partners"),
         ("teacher_endpoint: {endpoint}, divergence: sampled", "set generation.temperature=1"),
         ("teacher_endpoint: {endpoint}, divergence: jsd", "an endpoint gives none"),
+        ("teacher_model: {b: teacher}", "names teachers of b"),
+        ("lmbda: 0.5", "environment 'questions' has no expert"),
+        ("privileged: [answer]", "environment 'letters' has no answer to reveal"),
+        ("teacher_model: 'stage:x'", r"no earlier stage is called 'x' \(earlier stages: none\)"),
     ],
 )
 def test_refusals_before_a_model_is_loaded(
@@ -357,9 +374,37 @@ def test_refusals_before_a_model_is_loaded(
     start, _, end = MIXED.partition("distill: ")
     body = (start + "distill: {{" + line + "}}\n" + end.partition("\n")[2]).replace("{{", "{")
     body = body.replace("}}", "}").replace("{folder}", str(tmp_path / "run"))
+    body = body.replace("teachers:Questions", "distillation:Letters") if "answer" in line else body
     (tmp_path / "c.yaml").write_text(body.replace("max_new_tokens: 4", "temperature: 0.7"))
     with pytest.raises(ConfigError, match=text):
         run_experiment(load_config(tmp_path / "c.yaml"))
+
+
+FAR = {"teacher_endpoint": {"base_url": "http://localhost/v1", "model": "x"}}
+FAR |= {"divergence": "sampled"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "live", "text"),
+    [
+        ({"teacher_model": {"a": "x"}}, None, "names teachers of a"),
+        ({"teacher_model": "x"}, 0, "not both"),
+        ({"lmbda": 0.5}, None, "lmbda lets others play"),
+        (FAR, None, r"sampled at temperature 0\.5"),
+        ({}, 8, r"reference: it predicts \d+ tokens"),
+    ],
+)
+def test_a_loop_of_your_own_refuses_the_same(
+    settings: Any, live: int | None, text: str, model: Any, tokenizer: Any
+) -> None:
+    reference, episodes = None if live is None else copy.deepcopy(model), group()
+    if live:
+        reference.resize_token_embeddings(model.config.vocab_size + live)
+    for turn in (turn for episode in episodes for turn in episode.turns):
+        turn.sampling = replace(turn.sampling, temperature=0.5)
+    with pytest.raises(MRLMError, match=text):
+        learner = Learner(model, tokenizer, Distill(**settings), reference=reference)
+        learner.calculate_loss([episodes])
 
 
 # -- a pipeline ------------------------------------------------------------------------------------

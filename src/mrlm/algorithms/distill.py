@@ -21,7 +21,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mrlm.config.policy_sections import EndpointConfig
+from mrlm.config.policy_sections import EndpointConfig, PriceConfig
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.log import log
@@ -103,6 +103,15 @@ class Distill(Algorithm):
                 f"reward_weight={self.reward_weight:g} compares the rewards of siblings, and "
                 "group_size is 1; set group_size to 2 or more (8 is usual), or remove reward_weight"
             )
+        if len({*self.privileged}) < len(self.privileged):
+            raise ConfigError(f"privileged={self.privileged} names one twice; remove it")
+        named = self.teacher_model
+        if named == {} or "" in (named.values() if isinstance(named, dict) else [named]):
+            raise ConfigError(f"teacher_model={named!r} names no model; name one, or remove it")
+        far = self.teacher_endpoint
+        if far and (far.price != PriceConfig() or far.token_limit != "max_tokens"):
+            text = "a price or token_limit, which the scores of a teacher do not have; remove them"
+            raise ConfigError(f"teacher_endpoint has {text}")
         if self.teacher_endpoint is not None and self.teacher_model is not None:
             raise ConfigError("set either teacher_model or teacher_endpoint; remove one of them")
         if self.teacher_endpoint is not None and self.divergence not in ("sampled", "top_k"):
@@ -134,6 +143,7 @@ class Distill(Algorithm):
             SamplingPlan(siblings=self.reward_weight > 0, others=others),
             columns=frozenset({"ref_logprobs"} if sampled else ()),
             compares=not sampled,
+            distils=True,
             reveals=tuple(self.privileged),
             reference=self.teacher_model,
             endpoint=self.teacher_endpoint,

@@ -19,6 +19,7 @@ from mrlm.learn.bases.spec import SamplingPlan
 from mrlm.learn.policy.loading import load_tokenizer
 from mrlm.learn.policy.reference import check_vocabulary
 from mrlm.learn.policy.remote_teacher import RemoteTeacher
+from mrlm.play.sources.play import EXPERT
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.tracking.run_log import check_trackers
 
@@ -97,6 +98,19 @@ def check_teachers(plan: RunPlan) -> None:
             f"{config.training.algorithm}: lmbda lets others play tasks, and so do opponents; "
             "remove the section opponents, or set lmbda=1"
         )
+    demonstrated = spec.sampling.others is not None and spec.sampling.others[0] == EXPERT
+    for env in plan.trained_environments:
+        if demonstrated and not env.template.has_expert:
+            raise ConfigError(
+                f"environment {env.name!r} has no expert, which would play a share of its tasks "
+                "(lmbda); set lmbda=1, or sampler=teacher with a teacher_model"
+            )
+        tasks = map(env.template.task, range(min(env.template.num_tasks() or 1, 10_000)))
+        if "answer" in spec.reveals and (none := [x.id for x in tasks if x.answer is None]):
+            raise ConfigError(
+                f"privileged: task {none[0]!r} of environment {env.name!r} has no answer to "
+                "reveal; give every row one, or remove 'answer'"
+            )
     if spec.endpoint is not None:
         RemoteTeacher(spec.endpoint)
         for agent in plan.assignment.trained:

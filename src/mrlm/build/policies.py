@@ -29,6 +29,7 @@ from mrlm.learn.policy.loading import (
 )
 from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.quantized import kind_of, trained_on
 from mrlm.play.agent import AgentSettings, seed_of
 from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import Workflow
@@ -218,7 +219,8 @@ def load_policies(plan: PlayPlan) -> dict[str, Policy]:
     for names in bases_of(plan):
         live, path, *_ = origin_of(plan, names[0])
         if live is None:
-            model = load_with(section, base_of(plan, names[0]) or path, section.quantization)
+            kind = quantizations(plan)[names[0]]
+            model = load_with(section, base_of(plan, names[0]) or path, kind)
         else:  # a model given to several policies that change it is copied for all but the first
             model = copy.deepcopy(live) if id(live) in taken else live
             taken[id(live)] = taken.get(id(live), 0) + 1
@@ -269,8 +271,8 @@ def bases_of(plan: PlayPlan) -> list[list[str]]:
     """The policies that have weights here, grouped by base: adapters and frozen policies of one
     model share it, except for an adapter that changes its base."""
     every = plan.assignment.policies
-    here = [name for name, section in every.items() if section.endpoint is None]
-    paths = {name: base_of(plan, name) or origin_of(plan, name)[1] for name in here}
+    here = quantizations(plan)
+    paths = {name: (base_of(plan, name) or origin_of(plan, name)[1], here[name]) for name in here}
     bases = {paths[name] for name in here if is_adapter(plan, name)}
     grouped: dict[Any, list[str]] = {}
     for name in here:
@@ -310,6 +312,19 @@ def base_of(plan: PlayPlan, name: str) -> str | None:
     section = plan.assignment.policies[name]
     whole = lora_of(plan.config.model, section) is False
     return adapter_base(run_model(path)) if live is None and not whole else None
+
+
+def quantizations(plan: PlayPlan) -> dict[str, str | None]:
+    """Policy -> the quantisation of its model, of those with weights here: that of a live one, the
+    configured one, else that of its adapter's training."""
+    kinds: dict[str, str | None] = {}
+    for name, section in plan.assignment.policies.items():
+        if section.endpoint is None:
+            live, path, *_ = origin_of(plan, name)
+            kinds[name] = kind_of(live) if live is not None else plan.config.model.quantization
+            if live is None and kinds[name] is None and base_of(plan, name) is not None:
+                kinds[name] = trained_on(run_model(path)) or None
+    return kinds
 
 
 def start_of(plan: PlayPlan, name: str) -> Any:

@@ -1,6 +1,7 @@
 """The quantisation of a run's models: what cannot be done with it is refused before a model is
 loaded."""
 
+from mrlm.build import policies
 from mrlm.build.policies import PlayPlan, base_of, is_adapter, origin_of, start_of
 from mrlm.config import ModelConfig
 from mrlm.core.errors import ConfigError
@@ -11,7 +12,6 @@ from mrlm.learn.policy.quantized import (
     UNTRAINED,
     import_bitsandbytes,
     is_quantized,
-    kind_of,
     quantization_in,
 )
 
@@ -26,7 +26,8 @@ def check_quantized(plan: PlayPlan) -> None:
             f"training.critic_model={critic}: its weights are quantised ({how}), and {UNTRAINED}; "
             "give the unquantised model"
         )
-    quantized = False
+    quantized, kinds = False, policies.quantizations(plan)
+    mixed = len({*kinds.values()}) > 1 and not plan.parts.models
     for name, policy in plan.assignment.policies.items():
         if policy.endpoint is not None or (reason := _reason(plan, name)) is None:
             continue
@@ -38,6 +39,12 @@ def check_quantized(plan: PlayPlan) -> None:
                 f"policy {name!r}: {reason}, and lora.init_lora_weights={start} changes the base; "
                 "leave it out, or give an unquantised model"
             )
+        if mixed and policy.trainable and (kind := kinds[name]):
+            raise ConfigError(
+                f"policy {name!r} begins with an adapter of a base in {kind}, and another policy "
+                f"with a base that is not; a team has one: set model.quantization={kind}, or begin "
+                "with the merged model (mrlm push --merge)"
+            )
     shards = plan.config.distributed
     if quantized and shards.enabled and shards.strategy == "fsdp":
         raise ConfigError(
@@ -47,9 +54,8 @@ def check_quantized(plan: PlayPlan) -> None:
 
 
 def section_of(plan: PlayPlan) -> ModelConfig:
-    """The section `model`, with the quantisation of live models."""
-    section = plan.config.model
-    kinds = {kind_of(origin_of(plan, name)[0]) for name in plan.parts.models} - {None}
+    """The section `model`, with the quantisation of live models and of adapters' training."""
+    section, kinds = plan.config.model, {*policies.quantizations(plan).values()}
     if section.quantization is None and len(kinds) == 1:
         return section.model_copy(update={"quantization": kinds.pop()})
     return section
@@ -63,7 +69,7 @@ def _reason(plan: PlayPlan, name: str) -> str | None:
     path = base_of(plan, name) or path
     if how := _saved_as(path):
         return f"the weights of {path} are quantised ({how})"
-    chosen = plan.config.model.quantization
+    chosen = policies.quantizations(plan)[name]
     return chosen and f"model.quantization={chosen}"
 
 

@@ -15,6 +15,7 @@ from mrlm.learn.policy.incoming import load_adapter
 from mrlm.learn.policy.loading import adapter_base, load_model, load_tokenizer, run_model
 from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy, scored
+from mrlm.learn.policy.quantized import kind_of, trained_on
 from mrlm.learn.policy.weight_files import take_file, take_folder
 from mrlm.play.engine import Engine
 from mrlm.serving.policies.hub import ServedPolicy
@@ -99,6 +100,9 @@ class HostedPolicies:
                 "only to a server with exactly one"
             )
         base = bases[0]
+        if (kind := trained_on(str(folder))) and kind != kind_of(base.model):
+            base_of = f"was trained on a base in {kind}, and that of the server is not"
+            raise ModelError(f"adapter {name!r} {base_of}; serve it with --policy {name}={folder}")
         model = load_adapter(base.model, name, folder)
         if base.adapter is None:
             self.policies[base.name] = _twin(base, base.name, model, BASE)
@@ -117,23 +121,26 @@ def house_of(
     dtype: str = "float32",
     device: str = "auto",
     prompts: Mapping[str, str | None] | None = None,
+    quantization: str | None = None,
 ) -> HostedPolicies:
     """Policies, by name, from folders, hub ids or runs: an adapter folder stays an adapter, and
-    those of one base share it, as do equal folders. `prompts` are as in `HostedPolicies`. Raises
-    `ConfigError`: none is given, or one cannot be loaded."""
+    those of one base share it, as do equal folders. A base is quantised as in the adapter's
+    training, or as given. `prompts` are as in `HostedPolicies`. Raises `ConfigError`: none is
+    given, or one cannot be loaded."""
     if not named:
         raise ConfigError("no policy to serve is given; use --policy NAME=FOLDER")
     policies: dict[str, Policy] = {}
-    bases: dict[str, Any] = {}
+    bases: dict[tuple[str, str | None], Any] = {}
     for name, path in named.items():
         folder, tokenizer = run_model(path), load_tokenizer(path)
         base = adapter_base(folder)
         source, adapter = (path, None) if base is None else (base, name)
-        if source not in bases:
-            bases[source] = load_model(source, dtype, device=device)
+        at = source, quantization or (base and trained_on(folder)) or None
+        if at not in bases:
+            bases[at] = load_model(source, dtype, device=device, quantization=at[1])
         if adapter is not None:
-            bases[source] = load_adapter(bases[source], name, Path(folder))
-        policies[name] = Policy(name, bases[source], tokenizer, adapter=adapter)
+            bases[at] = load_adapter(bases[at], name, Path(folder))
+        policies[name] = Policy(name, bases[at], tokenizer, adapter=adapter)
     return HostedPolicies(policies, dict(named), prompts=prompts or {})
 
 
@@ -147,7 +154,7 @@ def house_of_team(folder: Path, dtype: str, device: str) -> HostedPolicies:
     policies = {name: config.policies[x.policy or name] for name, x in config.agents.items()}
     named = {name: str(x.model) for name, x in policies.items() if x.model is not None}
     prompts = {agent: section.system_prompt for agent, section in config.agents.items()}
-    return house_of(named, dtype, device, prompts)
+    return house_of(named, dtype, device, prompts, config.model.quantization)
 
 
 def house_of_config(config: ExperimentConfig) -> HostedPolicies:

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.config.other_libraries import OFF, Refused, read_table, refused_settings
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import Face
+from mrlm.core.log import log
 from mrlm.core.sampling import FIELDS
 
 UNSET: Any = object()
@@ -74,6 +75,16 @@ def _quantization(value: Any) -> object:
         return UNSET
     if not isinstance(value, Mapping):
         value = value.to_dict() if hasattr(value, "to_dict") else {"quant_method": value}
+    unused = {"skip_modules": None, "threshold": 6.0, "has_fp16_weight": False}
+    for key, usual in ((f"llm_int8_{name}", usual) for name, usual in unused.items()):
+        if (value.get(key) or usual) != usual:
+            raise ConfigError(
+                f"quantization_config: {key}={value[key]} is not used here; leave it out, or load "
+                "the model with it and pass the object as model=, with peft_config="
+            )
+    computed = str(value.get("bnb_4bit_compute_dtype") or "float32").removeprefix("torch.")
+    if computed != "float32":
+        log.info("bnb_4bit_compute_dtype=%s: products have the type of bf16= or dtype=", computed)
     if value.get("load_in_8bit"):
         return "int8"
     nf4 = value.get("bnb_4bit_quant_type") == "nf4"

@@ -110,6 +110,11 @@ class Environment:
         """The expert message of an agent that has read `messages`; `None` if there is none."""
         return None
 
+    @property
+    def has_expert(self) -> bool:
+        """Whether it has expert messages."""
+        return type(self).expert is not Environment.expert
+
     def render(self, agent: str | None = None) -> str | None:
         """The board: a drawing of the state for people, as text or `core.board.Html`. It is shown,
         never part of a prompt, and changes nothing. `agent`: draw only what this agent may see."""

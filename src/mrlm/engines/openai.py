@@ -79,15 +79,17 @@ class OpenAIEngine:
     ) -> None:
         self.usage: TokenUsage = TokenUsage()
         self._told: TokenUsage = TokenUsage()
-        self._key = secret(api_key_env, f"policies.{self.policy}.endpoint") or ""
-        self._openai = _library(self.policy)
+        teacher = self.policy == "distill.teacher_endpoint"
+        self._section = self.policy if teacher else f"policies.{self.policy}.endpoint"
+        self._key = secret(api_key_env, self._section) or ""
+        self._openai = _library(self._section)
         self.retries: Retries = Retries(max_retries)
         self._pace = RequestPace(requests_per_minute)
         self._clients = LoopClients(self._client, lambda client: client.library.close())
         self._refused: EndpointError | None = None
 
     @classmethod
-    def of(cls, endpoint: Mapping[str, Any]) -> "OpenAIEngine":
+    def of(cls, endpoint: Mapping[str, Any], policy: str = "client") -> "OpenAIEngine":
         """An engine for the keys of an endpoint, outside a run. Raises `ConfigError`: a key is
         unknown or missing."""
         names = list(signature(cls).parameters)[1:]
@@ -97,7 +99,7 @@ class OpenAIEngine:
         for key in ("base_url", "model"):
             if key not in endpoint:
                 raise ConfigError(f"an endpoint needs {key!r}; it has {', '.join(endpoint)}")
-        return cls("client", **endpoint)
+        return cls(policy, **endpoint)
 
     def respond(
         self, messages: Sequence[Message], sampling: SamplingParams, seed: int = 0
@@ -173,7 +175,8 @@ class OpenAIEngine:
     @property
     def title(self) -> str:
         """The policy and its server, for messages."""
-        return f"policy {self.policy!r} ({self.model} at {self.base_url})"
+        named = self.policy if self._section == self.policy else f"policy {self.policy!r}"
+        return f"{named} ({self.model} at {self.base_url})"
 
     def _fields(self, request: Request) -> dict[str, Any]:
         """The body of a request. Parameters outside OpenAI's interface are sent only if they are
@@ -231,7 +234,7 @@ class OpenAIEngine:
     def _refusal(self, status: int, text: str) -> EndpointError:
         """The error that ends the run, the same for all later callers."""
         if self._refused is None:
-            key = f"policies.{self.policy}.endpoint"
+            key = self._section
             fix = {
                 401: f"set the environment variable that {key}.api_key_env names to a valid key",
                 403: f"the key in {key}.api_key_env lacks the permission; use another",
@@ -307,13 +310,11 @@ def _scores(answer: Any, prompt: Sequence[int], title: str) -> list[dict[int, fl
     return read
 
 
-def _library(policy: str) -> Any:
+def _library(section: str) -> Any:
     try:
         import openai
     except ImportError as error:
-        raise ConfigError(
-            f'policies.{policy}.endpoint needs the package openai: pip install "mrlm[llm]"'
-        ) from error
+        raise ConfigError(f'{section} needs the package openai: pip install "mrlm[llm]"') from error
     return openai
 
 

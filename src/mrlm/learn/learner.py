@@ -35,7 +35,7 @@ from mrlm.learn.policy.incoming import make_trainable
 from mrlm.learn.policy.policy import Policy, as_policy
 from mrlm.learn.policy.quantized import UNTRAINED, is_quantized
 from mrlm.learn.policy.randomness import seed_generators
-from mrlm.learn.policy.reference import load_reference, renew
+from mrlm.learn.policy.reference import check_size, load_reference, renew
 from mrlm.learn.policy.remote_teacher import RemoteTeacher
 from mrlm.learn.update_meter import SKIPPED, UpdateMeter
 
@@ -97,11 +97,18 @@ class Learner(Trainee):
             self.critic = Critic(self.policy, critic or beside(policy), self.settings)
         if spec.endpoint is not None:
             policy.remote_teacher = RemoteTeacher(spec.endpoint, spec.top_k)
+        if spec.distils and not isinstance(model, Policy):
+            if reference is None:
+                algorithm.check_agents({policy.name: policy.name}, 2)
+            elif spec.reference or spec.endpoint:
+                raise ConfigError("set either the algorithm's teacher or reference=, not both")
         if spec.has_reference:
             loaded = policy.reference is not None or bool(policy.reference_adapter)
             if (source := spec.reference_of(policy.name)) is not None and not loaded:
                 load_reference(policy, source)
             policy.keep_reference()
+            if spec.compares:
+                check_size(policy, policy.reference, "reference")
 
     @property
     def policy(self) -> str:

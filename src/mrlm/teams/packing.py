@@ -18,7 +18,6 @@ from mrlm.core.tiny_model import portable_name, resolve_model
 from mrlm.learn.checkpoint import MANIFEST
 from mrlm.learn.policy.incoming import load_adapter
 from mrlm.learn.policy.loading import BASES, adapter_base, load_model, load_tokenizer, quietly
-from mrlm.learn.policy.quantized import use_dequantized
 from mrlm.learn.policy.saved_model import HEADS, hub_name, name_on_card, rename_base
 from mrlm.teams.card import CARD, TRAIN, write_cards
 from mrlm.teams.public import local_files, public
@@ -170,7 +169,6 @@ def _merge(name: str, target: Path, source: Path, section: Mapping[str, Any]) ->
     assert base is not None
     with quietly():
         adapted = load_adapter(load_model(base, **how), "merged", source)
-        use_dequantized(adapted)
         size = adapted.config.vocab_size
         ids = torch.tensor([[(37 * at + 5) % size for at in range(PROBE)]])
         before = adapted.eval()(input_ids=ids).logits.float()

@@ -43,7 +43,8 @@ def run_summary(history: Rows, folder: Path) -> str:
 def tied_steps(rows: Rows) -> str:
     """How many steps of a run trained nothing because all compared episodes had equal rewards;
     empty if none."""
-    zeros = ([x for n, x in row.items() if x is not None and _ZERO.fullmatch(n)] for row in rows)
+    alike = [row for row in rows if "divergence" not in row]  # a teacher trains on ties, too
+    zeros = ([x for n, x in row.items() if x is not None and _ZERO.fullmatch(n)] for row in alike)
     steps = [shares for shares in zeros if shares]
     none = sum(row.get("tokens/trained") == 0 for row in rows)
     tied = sum(min(shares) == 1 for shares in steps) + none

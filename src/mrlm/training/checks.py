@@ -33,7 +33,7 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
         look = partial(problems_of, rounded=run.config.engine.int8)
         for problem in run.placement.problems(look, learner, samples) if samples else ():
             report(run, problem)
-    if run.spec.sampling.siblings:
+    if run.spec.sampling.siblings and not run.spec.distils:
         lively = [group for group in groups if len({e.reward for e in group.valid}) > 1]
         if not lively:
             log.warning(
@@ -68,7 +68,8 @@ def check_signal(run: Run, groups: Sequence[Group], metrics: Mapping[str, float]
     rewards are no error: they are counted (`tied_steps`). Nor are rows without one after rows that
     had one: a pair of equal answers, or an answer that the policy has learned to write itself
     (SPIN); they are warned of. Raises `CheckError`: it has none; the message names the cause."""
-    warn_untrained(run, metrics)
+    if not run.spec.distils:
+        warn_untrained(run, metrics)
     if metrics.get("tokens/trained", 0.0) or run.algorithm.waiting:
         return
     episodes = [episode for group in groups for episode in group if not episode.failed]

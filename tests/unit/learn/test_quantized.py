@@ -15,18 +15,23 @@ from families import VOCABULARY
 from lean_engines import adapters, assert_lean, assert_same, build, generate, mixed
 from mrlm import GRPO, ExperimentConfig, Learner, Team, run_experiment
 from mrlm.algorithms.sft import SFTTrainer
+from mrlm.build.served_policies import house_of, house_of_config, house_of_team
+from mrlm.config.aliases import WORDS
 from mrlm.core.errors import MRLMError
+from mrlm.core.types import Turn
 from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean import decoder
 from mrlm.engines.lean.engine import LeanEngine
-from mrlm.learn.data.batch import pack
+from mrlm.learn.data.batch import merge, pack
 from mrlm.learn.policy import quantized
 from mrlm.learn.policy.copies import mirrored
 from mrlm.learn.policy.incoming import load_adapter
 from mrlm.learn.policy.loading import load_model
-from mrlm.learn.policy.lora import BASE, with_noise
+from mrlm.learn.policy.lora import BASE, add_adapter, with_noise
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.quantized import Dequantized, import_bitsandbytes
+from mrlm.learn.policy.reference import load_reference
+from mrlm.learn.policy.saved_model import rename_base
 from mrlm.planning.memory import MemoryLoad, model_bytes
 from mrlm.planning.model_shape import shape_in
 from mrlm.planning.policy_weights import WeightSizes
@@ -238,6 +243,48 @@ def test_a_live_model_is_recorded_with_its_quantisation(
     assert float(first) == pytest.approx(float(turns[0].logprobs[0]), abs=1e-4)
 
 
+def test_an_adapter_keeps_the_quantisation_of_its_training(
+    tmp_path: Path, tiny_path: str, tokenizer: Any
+) -> None:
+    """On a server, as a team, as a teacher, and where it is trained on; else it is refused."""
+    run_experiment(config(tmp_path / "run", training={"learning_rate": 0.1}))
+    final = tmp_path / "run" / "final"
+    batch = pack(merge([Turn("", "", [*range(5, 30)], [*range(30, 50)])]))
+    base = load_model(tiny_path, quantization="nf4")
+    trained = Policy("a", load_adapter(base, "a", final / "a"), tokenizer, adapter="a")
+    expected = trained.forward(batch).logprobs.detach()
+    saved: Any = {x: {"model": str(final / x)} for x in "ab"}
+    how: Any = {"model": {"quantization": None, "lora": None}}
+    houses = [
+        house_of({"a": str(final / "a"), "base": tiny_path}),
+        house_of_team(final, "float32", "cpu"),
+        house_of_config(config(tmp_path / "on", policies=saved, **how)),
+    ]
+    for house in houses:
+        torch.testing.assert_close(house.policies["a"].forward(batch).logprobs, expected)
+    with pytest.raises(MRLMError, match="was trained on a base in nf4"):
+        house_of({"base": tiny_path}).add_adapter("a", final / "a")
+    for kind, checkpoint in (("nf4", str(tmp_path / "nf4")), (None, str(tmp_path / "plain"))):
+        load_model(tiny_path, quantization=kind).save_pretrained(checkpoint)
+        policy = adapters(load_model(tiny_path, quantization=kind), tokenizer)["one"]
+        load_reference(policy, str(final / "a"))
+        assert bool(policy.reference_adapter) == (kind == "nf4")
+        found = policy.reference_logprobs(batch)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        rename_base(final / "b", checkpoint)  # of a quantised checkpoint, it is merged and saved
+        load_model(str(final / "b")).save_pretrained(tmp_path / f"merged {kind}")
+        tokenizer.save_pretrained(checkpoint)
+        half = load_model(checkpoint, "bfloat16")
+        assert {half.dtype, *(quantized.dense(x).dtype for x in layers(half))} == {torch.bfloat16}
+        policy.reference_adapter = ""
+        load_reference(policy, checkpoint)
+        assert len(layers(policy.reference)) == len(layers(policy.model))
+    run_experiment(config(tmp_path / "on", policies=saved, **how))
+    assert "quantization: nf4" in (tmp_path / "on" / "final" / "team.yaml").read_text()
+    with pytest.raises(MRLMError, match=r"set model\.quantization=nf4"):
+        run_experiment(config(tmp_path / "no", policies=saved | {"b": {"lora": {}}}, **how))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_plan_counts_what_the_library_keeps(kind: str, tmp_path: Path) -> None:
     build("llama", hidden_size=256, intermediate_size=512, head_dim=64).save_pretrained(tmp_path)
@@ -302,6 +349,13 @@ def test_without_the_library_and_without_adapters_it_is_refused(
 ) -> None:
     with pytest.raises(MRLMError, match="quantised weights are not trained; add lora"):
         Learner(load_model(saved("llama"), quantization="nf4"), tokenizer, GRPO())
+    with pytest.raises(MRLMError, match=r"modules_to_save of policy 'x': .*q_proj is quantised"):
+        how = {"modules_to_save": ["q_proj"]}
+        add_adapter(load_model(saved("llama"), quantization="nf4"), "x", how)
+    read = WORDS["quantization_config"].value
+    for key, value in {"llm_int8_threshold": 5.0, "llm_int8_skip_modules": ["q_proj"]}.items():
+        with pytest.raises(MRLMError, match=f"quantization_config: {key}=.* is not used here"):
+            read({"load_in_8bit": True, key: value})
     import_bitsandbytes.cache_clear()
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(MRLMError, match=r"pip install 'mrlm\[quant\]'"):

@@ -49,6 +49,10 @@ class Wrapped(Environment):
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         return self.environment.expert(agent, messages)
 
+    @property
+    def has_expert(self) -> bool:
+        return self.environment.has_expert
+
     def close(self) -> None:
         self.environment.close()
 

@@ -117,6 +117,7 @@ class Spec:
         top_k: tokens of the server's distributions that the loss compares.
         compares: the loss reads the distributions of the reference over the whole vocabulary.
         reveals: what the reference reads beyond the prompts of the policy (`data/privileged.py`).
+        distils: the distance from a teacher is trained on, whatever the rewards are.
         unit: samples that micro-batches never split.
         orders: supported update orders of policies; the first is the default.
         swap_every: iterations after which agents exchange their policies; `None`: never.
@@ -145,6 +146,7 @@ class Spec:
     top_k: int = 0
     compares: bool = False
     reveals: tuple[str, ...] = ()
+    distils: bool = False
     unit: Literal["turn", "rollout", "pair", "joint_step"] = "turn"
     orders: tuple[Order, ...] = ("simultaneous", "alternating", "sequential")
     swap_every: int | None = None

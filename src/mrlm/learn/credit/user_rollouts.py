@@ -217,6 +217,11 @@ def as_planned(groups: list[Group], plan: SamplingPlan, algorithm: str) -> list[
             f"{algorithm} gives credit by replays of episodes with a decision changed, which a "
             "loop of your own does not play; use `mrlm train` or a trainer, or grpo or magrpo"
         )
+    if plan.others is not None:
+        raise ConfigError(
+            f"{algorithm}: lmbda lets others play tasks, which a loop of your own does not; set "
+            "lmbda=1 and give their rollouts, or use a trainer"
+        )
     return _with_greedy(groups, algorithm) if plan.greedy else groups
 
 

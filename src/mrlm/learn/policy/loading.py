@@ -17,9 +17,9 @@ from safetensors import SafetensorError, safe_open
 from mrlm.config import load_config
 from mrlm.core.errors import ModelError
 from mrlm.core.tiny_model import NAME, portable_name
+from mrlm.learn.policy import quantized
 from mrlm.learn.policy.gguf import SHORT_NAMES, how_to_prepare, local_name
 from mrlm.learn.policy.library import first_line, quietly
-from mrlm.learn.policy.quantized import loading, quantization_in, without_quantization
 
 DTYPES: dict[str, Any] = {
     "float32": torch.float32,
@@ -67,7 +67,8 @@ def load_model(
 ) -> Any:
     """Loads a causal language model (with `scores` a sequence classifier) from a hub id or a
     folder: of a model, a run, or an adapter, which is merged into its base. With `quantization`
-    (`nf4`, `int8`) its linear layers are kept in 4 or 8 bits; a base merged into is dequantised."""
+    (`nf4`, `int8`) its linear layers are kept in 4 or 8 bits; a base merged into is dequantised,
+    from what it was in the adapter's training unless another is given."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     if dtype not in DTYPES:
@@ -76,8 +77,9 @@ def load_model(
     _require_folder(path)
     base = adapter_base(path)
     if base is not None:
-        how = dtype, trust_remote_code, attn_implementation, device
-        loaded = without_quantization(load_model(base, *how, quantization=quantization))
+        same = dtype, trust_remote_code, attn_implementation, device
+        kind = quantization or quantized.trained_on(path) or None
+        loaded = quantized.without_quantization(load_model(base, *same, quantization=kind))
         peft = import_peft()
         adapted = peft.PeftModel.from_pretrained(loaded, path)
         saved = peft.load_peft_weights(path, device="cpu")
@@ -90,7 +92,7 @@ def load_model(
                 "as an adapter (train it further without lora: false, publish it with --base)"
             ) from error
     target = pick_device(device)
-    quantized = loading(name, quantization, quantization_in(path), DTYPES[dtype], target)
+    how = quantized.loading(name, quantization, path, DTYPES[dtype], target)
     try:
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with quietly(), _reachable_hub(path):
@@ -101,7 +103,7 @@ def load_model(
                 trust_remote_code=trust_remote_code,
                 # by default sdpa if the model has it, without an error if not
                 attn_implementation=None if attn_implementation == "sdpa" else attn_implementation,
-                **quantized,
+                **how,
             )
     except Exception as error:
         raise ModelError(_not_loaded(name, path, "model", error)) from error
@@ -109,7 +111,7 @@ def load_model(
     require_weights(name, report["missing_keys"])
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # sdpa of some versions leaves out the soft cap
-    return model if quantized else model.to(target)  # pyright: ignore[reportArgumentType]
+    return quantized.use_dequantized(model, DTYPES[dtype]) if how else model.to(target)  # pyright: ignore[reportArgumentType]
 
 
 def require_weights(name: str, missing: Collection[str]) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mrlm.core.errors import ModelError
 from mrlm.learn.policy.loading import ADAPTER_CONFIG, first_line, import_peft
+from mrlm.learn.policy.quantized import is_quantized
 from mrlm.learn.policy.randomness import seeded
 
 BASE = ""
@@ -36,6 +37,10 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
     named = {FROM_PEFT.get(key, key): settings[key] for key in settings}
     words = {key: value for key, value in named.items() if value is not None}
     check_targets(model, name, settings.get("target_modules"))
+    whole = tuple(f".{module}" for module in settings.get("modules_to_save") or ())
+    for path, module in model.named_modules() if whole else ():
+        if f".{path}".endswith(whole) and is_quantized(module):
+            raise ModelError(f"lora.modules_to_save of policy {name!r}: {path} is quantised")
     try:
         return inject(model, name, peft.LoraConfig(**words, task_type="CAUSAL_LM"), trainable=True)
     except (TypeError, ValueError, KeyError) as error:

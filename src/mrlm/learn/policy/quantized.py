@@ -5,6 +5,7 @@ round the weights in place, and in 8 bits they round their input."""
 
 import json
 import logging
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mrlm.config import yaml
 from mrlm.core.errors import ModelError
 
 KINDS = ("nf4", "int8")
@@ -70,9 +72,10 @@ def _state_of(weight: Any) -> Any:
     return getattr(weight, "quant_state", None)
 
 
-def use_dequantized(model: nn.Module) -> None:
-    """Makes quantised layers of a model compute with dequantised weights; these stay as they are.
-    Raises `ModelError`: the library has rounded them in place."""
+def use_dequantized(model: Any, dtype: Any = "auto") -> Any:
+    """The model, whose quantised layers compute with dequantised weights from now on; these stay as
+    they are, and are dequantised to `dtype`, which all others are cast to. Raises `ModelError`: the
+    library has rounded them in place."""
     for name, layer in model.named_modules():
         if not _of_library(layer):
             continue
@@ -82,6 +85,13 @@ def use_dequantized(model: nn.Module) -> None:
                 "bitsandbytes rounds its weights in place; load it again, and pass it before that"
             )
         layer.__class__ = _exact(type(layer))
+    for parameter in model.parameters() if dtype != "auto" else ():
+        model.config.dtype = dtype
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+        elif (state := _state_of(parameter)) is not None:
+            state.dtype = dtype
+    return model
 
 
 def without_quantization(model: Any) -> Any:
@@ -93,6 +103,7 @@ def without_quantization(model: Any) -> Any:
     level = messages.get_verbosity()
     messages.set_verbosity_error()  # its warning that this takes more memory
     try:
+        model._weight_conversions = None  # those of a quantised checkpoint cannot be reverted
         return model.dequantize()
     finally:
         messages.set_verbosity(level)
@@ -134,20 +145,20 @@ def import_bitsandbytes() -> Any:
 
 
 def loading(
-    name: str, kind: str | None, saved_as: str | None, dtype: Any, device: torch.device
+    name: str, kind: str | None, path: str, dtype: Any, device: torch.device
 ) -> dict[str, Any]:
     """Arguments of `from_pretrained` for a quantised model; none for another.
 
     Args:
         kind: the requested quantisation.
-        saved_as: that of its files.
+        path: its files, which may be quantised.
         dtype: of weights that are not quantised.
         device: where it is loaded to, since it is not moved afterwards.
 
     Raises:
         ModelError: both are given and differ, or the library is missing.
     """
-    if saved_as is not None:
+    if saved_as := quantization_in(path):
         if kind not in (None, saved_as):
             raise ModelError(
                 f"{name}: its weights are quantised already ({saved_as}), and model.quantization="
@@ -188,6 +199,20 @@ def quantization_in(path: str) -> str | None:
     except (ValueError, AttributeError):
         return None  # a damaged file, which loading names
     return settings and _kind(settings)
+
+
+def trained_on(adapter: str) -> str | None:
+    """The quantisation that the base of an adapter folder had in its training, as its team or run
+    records it: one of `KINDS`, "" for none; `None`: not known."""
+    places = [Path(adapter).absolute(), *Path(adapter).absolute().parents][:3]
+    files = [place / "team.yaml" for place in places]
+    files += [x.parent / "config.yaml" for x in places if re.match("final$|checkpoint-", x.name)]
+    if (file := next(filter(Path.is_file, files), None)) is None:
+        return None
+    match yaml.read(file.read_text(encoding="utf-8"), str(file)):
+        case {"model": {"quantization": kind}} if kind in KINDS:
+            return kind
+    return ""
 
 
 def kind_of(model: Any) -> str | None:

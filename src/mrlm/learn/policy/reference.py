@@ -12,6 +12,7 @@ from mrlm.core.errors import ConfigError, ModelError
 from mrlm.learn.policy.incoming import load_adapter
 from mrlm.learn.policy.loading import adapter_base, load_model, load_tokenizer, run_model
 from mrlm.learn.policy.lora import copy_adapter, switch_adapter, unused_name, without_adapters
+from mrlm.learn.policy.quantized import kind_of, quantization_in, trained_on
 from mrlm.learn.policy.weights import PolicyWeights
 
 
@@ -43,19 +44,19 @@ def check_vocabulary(source: str, tokenizer: Any, policy: str) -> None:
     `ConfigError`: its tokenizer has others."""
     vocabulary, other = tokenizer.get_vocab(), load_tokenizer(source).get_vocab()
     if vocabulary != other:
-        ids = [token for token in vocabulary if other.get(token) != vocabulary[token]]
+        apart = {token for token, _ in vocabulary.items() ^ other.items()}
         raise ConfigError(
             f"teacher_model={source}: its tokenizer has {len(other)} tokens and that of policy "
-            f"{policy!r} {len(vocabulary)}, {len(ids)} of which it has not or under another id, so "
-            "that it cannot score the policy's tokens; take a teacher of the same family, or train "
-            "on its texts: a data set of its answers with training.algorithm=sft"
+            f"{policy!r} {len(vocabulary)}; in one only or under another id: {len(apart)}, so that "
+            "it cannot score the policy's tokens; take a teacher of the same family, or train on "
+            "its texts: a data set of its answers with training.algorithm=sft"
         )
 
 
 def load_reference(policy: PolicyWeights, source: str) -> None:
     """Loads the reference of a policy: a hub id, or the folder of a model, a run or an adapter. An
-    adapter of the base that the policy's own is on becomes another one on it, so that no second
-    model is loaded.
+    adapter of the base that the policy's own is on, in the same quantisation, becomes another one
+    on it, so that no second model is loaded.
 
     Raises:
         ConfigError: it has other tokens.
@@ -66,19 +67,26 @@ def load_reference(policy: PolicyWeights, source: str) -> None:
     base = adapter_base(path)
     if base is not None and policy.adapter is not None:
         shared = policy.model.get_base_model().name_or_path
-        if os.path.realpath(base) == os.path.realpath(shared):
+        same = quantization_in(base) or trained_on(path) in (None, kind_of(policy.model) or "")
+        if same and os.path.realpath(base) == os.path.realpath(shared):
             name = unused_name(policy.model, policy.name, "-teacher")
             load_adapter(policy.model, name, Path(path))
             policy.reference_adapter = name
             return
-    model = load_model(path, str(policy.model.dtype).removeprefix("torch."), device="cpu")
-    size, needed = model.config.vocab_size, policy.model.config.vocab_size
-    if size != needed:
+    dtype = str(policy.model.dtype).removeprefix("torch.")
+    model = load_model(path, dtype, device=str(policy.device))
+    check_size(policy, model, f"teacher_model={source}")
+    policy.reference = model.eval().requires_grad_(False)
+
+
+def check_size(policy: PolicyWeights, model: Any, what: str) -> None:
+    """Checks that a reference predicts as many tokens as a policy. Raises `ModelError`."""
+    config = getattr(model, "config", None)
+    if config is not None and config.vocab_size != (needed := policy.model.config.vocab_size):
         raise ModelError(
-            f"teacher_model={source}: it predicts {size} tokens and policy {policy.name!r} "
-            f"{needed}; resize the embeddings of one of them (resize_token_embeddings)"
+            f"{what}: it predicts {config.vocab_size} tokens and policy {policy.name!r} {needed}; "
+            "resize the embeddings of one of them (resize_token_embeddings)"
         )
-    policy.reference = model.to(policy.device).eval().requires_grad_(False)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mrlm.config.policy_sections import EndpointConfig
 from mrlm.core import registry
-from mrlm.core.errors import EngineError
+from mrlm.core.errors import ConfigError, EngineError
 from mrlm.core.sync_async import run_async
 from mrlm.learn.data.batch import Batch
 from mrlm.learn.fast.lm_head import TopTokens
@@ -28,7 +28,8 @@ class RemoteTeacher:
     def __init__(self, endpoint: EndpointConfig, top_k: int = 0) -> None:
         settings = {key: getattr(endpoint, key) for key in type(endpoint).model_fields}
         settings["price"] = endpoint.price.model_dump()
-        self.engine: Any = registry.load("engines", "openai").of(settings)
+        engine = registry.load("engines", "openai")
+        self.engine: Any = engine.of(settings, "distill.teacher_endpoint")
         self.top_k = top_k
 
     def logprobs(self, batch: Batch) -> Tensor:
@@ -55,6 +56,11 @@ class RemoteTeacher:
 
     def _rows(self, batch: Batch) -> list[Mapping[int, float]]:
         """Token -> log-prob where each trained token is predicted."""
+        if batch.divisors is not None:
+            raise ConfigError(
+                f"rollouts were sampled at temperature {batch.divisors.max():g}, and a "
+                "teacher_endpoint gives log-probs at 1; sample at 1, or set teacher_model"
+            )
         scored = run_async(self.engine.score([x.ids for x in batch.samples], self.top_k))
         places = zip(batch.host["sequence"], batch.host["place"], strict=True)
         return [scored[sequence][place + 1] for sequence, place in places]

@@ -63,7 +63,9 @@ class PolicyWeights:
     ) -> None:
         self.name = name
         bare, wrapper = unwrap(model)
-        use_dequantized(bare)
+        for each in (bare, reference):
+            if each is not None:
+                use_dequantized(each)
         self.model: Any = bare
         self.across: Across | None = None if wrapper is None else Across(wrapper)
         self.tokenizer = tokenizer
