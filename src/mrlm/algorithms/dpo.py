@@ -25,16 +25,8 @@ from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
+from mrlm.learn.bases import preference
 from mrlm.learn.bases.algorithm import Algorithm, settings
-from mrlm.learn.bases.preference import (
-    PAIRS,
-    PreferencePair,
-    credit_pairs,
-    margins,
-    pair_parts,
-    pair_samples,
-    row_pairs,
-)
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.data.batch import PART, Batch, Loss, Outputs, Sample
 
@@ -84,7 +76,7 @@ class DPO(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.pairs: list[PreferencePair] = []
+        self.pairs: list[preference.PreferencePair] = []
         if self.label_smoothing and self.loss_type not in ("sigmoid", "robust"):
             raise ConfigError(
                 f"label_smoothing={self.label_smoothing:g} is not used by "
@@ -95,20 +87,20 @@ class DPO(Algorithm):
     @property
     def spec(self) -> Spec:
         columns = frozenset({"ref_logprobs"})
-        return replace(PAIRS, columns=columns, renew_reference=self.ref_update_freq)
+        return replace(preference.PAIRS, columns=columns, renew_reference=self.ref_update_freq)
 
     # -- credit -----------------------------------------------------------------------------------
 
     def credit(self, groups: Sequence[Group]) -> None:
-        self.pairs, metrics = credit_pairs(groups, self.pairs_of)
+        self.pairs, metrics = preference.credit_pairs(groups, self.pairs_of)
         self.metrics: dict[str, float] = metrics
 
-    def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
+    def pairs_of(self, group: Group) -> tuple[int, list[preference.PreferencePair]]:
         """The number of possible pairs of a group, and its usable pairs."""
-        return len(group.agents), row_pairs(group)
+        return len(group.agents), preference.row_pairs(group)
 
     def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
-        return pair_samples(self.pairs, policy)
+        return preference.pair_samples(self.pairs, policy)
 
     # -- loss --------------------------------------------------------------------------------------
 
@@ -130,12 +122,12 @@ class DPO(Algorithm):
         good, bad = self.beta * chosen.detach(), self.beta * rejected.detach()
         shares: dict[str, Tensor | float] = {
             name: (weights * value).sum() / batch.totals.units
-            for name, value in margins(good, bad).items()
+            for name, value in preference.margins(good, bad).items()
         }
         entropy = outputs.entropy.detach()
         shares["entropy"] = entropy.sum() / batch.totals.tokens
         weighted = weights * losses
-        parts = pair_parts(weighted / batch.totals.units, pair)
+        parts = preference.pair_parts(weighted / batch.totals.units, pair)
         return Loss(weighted.sum() / batch.totals.units, shares, {PART: parts, "entropy": entropy})
 
     def pair_loss(self, margin: Tensor) -> Tensor:

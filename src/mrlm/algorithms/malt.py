@@ -24,14 +24,8 @@ from mrlm.core.episodes import Group
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
 from mrlm.learn import ops
+from mrlm.learn.bases import preference
 from mrlm.learn.bases.algorithm import settings
-from mrlm.learn.bases.preference import (
-    PreferencePair,
-    Rewards,
-    ScoredAnswer,
-    answers_by_state,
-    pair_samples,
-)
 from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.data.batch import PART, Batch, Loss, Outputs, Sample, merge
 
@@ -61,7 +55,7 @@ class MALT(DPO):
     pairing: Literal["order", "threshold"] = "order"
     sft_coef: float = Field(default=1.0, ge=0)
     dpo_coef: float = Field(default=1.0, ge=0)
-    rewards: Rewards = "team"
+    rewards: preference.Rewards = "team"
 
     matters: ClassVar[Mapping[str, Matters]] = {
         **dict.fromkeys(
@@ -87,19 +81,19 @@ class MALT(DPO):
         super().credit(groups)
         self._weigh()
 
-    def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
+    def pairs_of(self, group: Group) -> tuple[int, list[preference.PreferencePair]]:
         possible, pairs = 0, []
-        for answers in answers_by_state(group, self.rewards).values():
+        for answers in preference.answers_by_state(group, self.rewards).values():
             if self.sft_coef:
                 self.good += [answer.turn for answer in answers if answer.value > self.threshold]
             for one, other in combinations(answers, 2):
                 possible += 1
                 better, worse = (one, other) if one.value >= other.value else (other, one)
                 if self._differ(better, worse):
-                    pairs.append(PreferencePair([better.turn], [worse.turn]))
+                    pairs.append(preference.PreferencePair([better.turn], [worse.turn]))
         return possible, pairs if self.dpo_coef else []
 
-    def _differ(self, better: ScoredAnswer, worse: ScoredAnswer) -> bool:
+    def _differ(self, better: preference.ScoredAnswer, worse: preference.ScoredAnswer) -> bool:
         apart = better.value > worse.value
         if self.pairing == "threshold":
             apart = better.value > self.threshold >= worse.value
@@ -126,7 +120,7 @@ class MALT(DPO):
             turn.returns = (pairs + good) / tokens
 
     def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
-        policy_samples = pair_samples(self.pairs, policy)
+        policy_samples = preference.pair_samples(self.pairs, policy)
         unit = len(self.pairs)
         for turn in self.good:
             if turn.policy == policy:

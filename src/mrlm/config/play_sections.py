@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import pydantic
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from mrlm.config.base import (
-    MOST,
-    Count,
-    FileName,
-    NotNegative,
-    Positive,
-    Reference,
-    Section,
-    Share,
-    Whole,
-    listed,
-)
+from mrlm.config import base
 from mrlm.config.errors import InvalidConfig, did_you_mean
 from mrlm.config.paths import LENT
 from mrlm.config.plugins import accepted, fitted_arguments
@@ -35,8 +24,8 @@ from mrlm.core.types import EnvironmentMode
 def _sampling_field(entry: SamplingField) -> tuple[Any, Any]:
     """Type and default of a sampling parameter in a section."""
     if entry.kind is tuple:
-        return Annotated[list[str], BeforeValidator(listed)], Field(default_factory=list)
-    high = MOST if entry.kind is int else None if isinf(entry.high) else entry.high
+        return Annotated[list[str], BeforeValidator(base.listed)], Field(default_factory=list)
+    high = base.MOST if entry.kind is int else None if isinf(entry.high) else entry.high
     limits = {"gt" if entry.above else "ge": entry.low, "le": high}
     return Annotated[entry.kind, Field(**limits)], entry.default
 
@@ -44,16 +33,16 @@ def _sampling_field(entry: SamplingField) -> tuple[Any, Any]:
 _fields: Any = {name: _sampling_field(entry) for name, entry in FIELDS.items()}
 if TYPE_CHECKING:
 
-    class _Sampling(Section):
+    class _Sampling(base.Section):
         def __getattr__(self, name: str) -> Any: ...
 else:
-    _Sampling = pydantic.create_model("_Sampling", __base__=Section, **_fields)
+    _Sampling = pydantic.create_model("_Sampling", __base__=base.Section, **_fields)
 
 
 class GenerationConfig(_Sampling):
     """The sampling parameters (`SamplingParams`), and the limit of prompts."""
 
-    max_prompt_tokens: Count | None = None
+    max_prompt_tokens: base.Count | None = None
     """Maximum prompt length: a longer one ends the episode as truncated; by default the model's."""
 
     matters: ClassVar[Mapping[str, Matters]] = each_of(
@@ -72,7 +61,7 @@ class GenerationConfig(_Sampling):
         return SamplingParams(*attrgetter(*FIELDS)(merged))
 
 
-class AgentConfig(Section):
+class AgentConfig(base.Section):
     """An agent: its policy, system prompt and sampling parameters."""
 
     policy: str | None = None
@@ -113,7 +102,7 @@ REMOTE = ("server_address", "servers_file", "token_env", "tls_ca", "tls_cert", "
 """Keys of an environment for its server and credentials."""
 
 
-class PluginSection(Section):
+class PluginSection(base.Section):
     """A section of a plug-in. Every other key is an argument of its constructor."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
@@ -127,23 +116,23 @@ class PluginSection(Section):
 class EnvironmentConfig(PluginSection):
     """An environment. Every other key is an argument of its constructor."""
 
-    env_type: Reference
+    env_type: base.Reference
     """An environment's name, or `module:Class`."""
-    name: FileName | None = None
+    name: base.FileName | None = None
     """Its name in metrics; by default its type."""
-    weight: NotNegative = 1.0
+    weight: base.NotNegative = 1.0
     """Relative frequency of its tasks among the environments; with 0 it is only evaluated."""
     mode: EnvironmentMode = EnvironmentMode.CLIENT
     """`client`: the environment is not trained."""
-    max_turns: Count | None = None
+    max_turns: base.Count | None = None
     """Joint steps after which an episode is truncated."""
-    timeout: Positive = 60.0
+    timeout: base.Positive = 60.0
     """Time limit of one reset or step, in seconds."""
-    retries: Whole = 0
+    retries: base.Whole = 0
     """Maximum number of retries of a failed episode."""
     remote: bool = False
     """Whether it runs on an environment server (`mrlm serve --environments ...`)."""
-    server_address: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
+    server_address: Annotated[list[str], BeforeValidator(base.listed)] = Field(default_factory=list)
     """Address of the server: `host:port`, or a list of servers that share the episodes."""
     servers_file: str | None = None
     """A file with further addresses, one per line; it is reread when it changes."""
@@ -237,7 +226,7 @@ class EnvironmentConfig(PluginSection):
 class WorkflowConfig(PluginSection):
     """The workflow. Every other key is an argument of its constructor."""
 
-    name: Reference = "turns"
+    name: base.Reference = "turns"
     """A workflow's name, or `module:function`."""
 
     if TYPE_CHECKING:
@@ -262,29 +251,29 @@ class WorkflowConfig(PluginSection):
         return fitted_arguments(plugin, self.parameters, f"workflow {self.name!r}")
 
 
-class EarlyStoppingConfig(Section):
+class EarlyStoppingConfig(base.Section):
     """The end of a run that no longer improves."""
 
     metric: str = "reward/mean"
     """Of evaluations; `eval/` may be left out."""
-    patience: Count = 3
+    patience: base.Count = 3
     """Evaluations in a row without an improvement after which the run ends, saved."""
-    min_change: NotNegative = 0.0
+    min_change: base.NotNegative = 0.0
     """Difference from which on a value is an improvement."""
     maximize: bool = True
     """Whether larger values are better."""
 
 
-class EvaluationConfig(Section):
+class EvaluationConfig(base.Section):
     """The evaluation on held-out tasks."""
 
-    every: Count | None = None
+    every: base.Count | None = None
     """Iterations between evaluations; by default only at the start and the end."""
-    episodes: Whole = 0
+    episodes: base.Whole = 0
     """Tasks per evaluation; 0 disables it."""
     greedy: bool = True
     """Take the most probable token; `false` samples as in training."""
-    samples: Count = 1
+    samples: base.Count = 1
     """Episodes of each task, for avg@k and pass@k; more than one requires `greedy: false`."""
     at_start: bool = True
     """Also evaluate before the first iteration."""
@@ -295,7 +284,7 @@ class EvaluationConfig(Section):
     the one named here."""
     early_stopping: EarlyStoppingConfig | None = None
     """End the run when evaluations no longer improve; by default never."""
-    effects: Whole | None = None
+    effects: base.Whole | None = None
     """Tasks of each evaluation that are replayed with messages left empty, for the effects of
     agents: `eval/marginal/<agent>`, `eval/influence/<agent>/<other>` and `eval/changed/<agent>/
     <other>`. Costs an episode for each agent and each message that another agent reads, and two
@@ -323,29 +312,29 @@ class EvaluationConfig(Section):
         return (min(self.every or steps, steps) * episodes + self.episodes * self.samples) // 40
 
 
-class OpponentsConfig(Section):
+class OpponentsConfig(base.Section):
     """The opponent pool: snapshots of the policies, and other models."""
 
-    every: Count | None = None
+    every: base.Count | None = None
     """Iterations between snapshots, the first before training; none by default."""
     keep: Annotated[int, Field(ge=2)] = 8
     """Number of snapshots kept per policy: the first, the newest, and others spread most evenly
     over the run."""
-    source: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
+    source: Annotated[list[str], BeforeValidator(base.listed)] = Field(default_factory=list)
     """Model or run folders of permanent further opponents for every policy of `policies`."""
     policies: list[str] | None = None
     """Policies whose roles opponents play; by default all trained policies."""
     matchmaking: Literal["latest", "uniform", "pfsp"] = "uniform"
     """Selection of opponents: the newest, uniformly, or with priority for stronger ones."""
-    power: NotNegative = 2.0
+    power: base.NotNegative = 2.0
     """With `pfsp`, the selection weight is the fraction of lost games to this power."""
-    self: Share = 0.5  # pyright: ignore[reportGeneralTypeIssues]
+    self: base.Share = 0.5  # pyright: ignore[reportGeneralTypeIssues]
     """Fraction of the tasks that are played without opponents."""
-    at_once: Count = 1
+    at_once: base.Count = 1
     """Number of different opponents of a policy per iteration, all held in memory."""
-    games: Count = 32
+    games: base.Count = 32
     """Games against each opponent in an evaluation."""
-    tasks_per_game: Count = 1
+    tasks_per_game: base.Count = 1
     """Held-out tasks per game, each played with every assignment of roles: the policy with the
     higher total reward wins. Use more for environments with much randomness."""
 

@@ -16,17 +16,7 @@ from mrlm.core.retries import Passing, Retries, one_line, retry_after
 from mrlm.core.sampling import FIELDS, SamplingParams
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Completion, Message, Role
-from mrlm.engines.shared.calls import (
-    FINAL,
-    FINAL_CODES,
-    PASSING,
-    TOO_LONG,
-    LoopClients,
-    RequestPace,
-    TokenUsage,
-    body_of,
-    secret,
-)
+from mrlm.engines.shared import calls
 from mrlm.engines.shared.chat_messages import answer_of, as_sent
 from mrlm.play.agent import PromptTooLong
 from mrlm.play.engine import Request
@@ -77,15 +67,15 @@ class OpenAIEngine:
     def __post_init__(
         self, api_key_env: str | None, max_retries: int, requests_per_minute: float | None
     ) -> None:
-        self.usage: TokenUsage = TokenUsage()
-        self._told: TokenUsage = TokenUsage()
+        self.usage: calls.TokenUsage = calls.TokenUsage()
+        self._told: calls.TokenUsage = calls.TokenUsage()
         teacher = self.policy == "distill.teacher_endpoint"
         self._section = self.policy if teacher else f"policies.{self.policy}.endpoint"
-        self._key = secret(api_key_env, self._section) or ""
+        self._key = calls.secret(api_key_env, self._section) or ""
         self._openai = _library(self._section)
         self.retries: Retries = Retries(max_retries)
-        self._pace = RequestPace(requests_per_minute)
-        self._clients = LoopClients(self._client, lambda client: client.library.close())
+        self._pace = calls.RequestPace(requests_per_minute)
+        self._clients = calls.LoopClients(self._client, lambda client: client.library.close())
         self._refused: EndpointError | None = None
 
     @classmethod
@@ -168,7 +158,7 @@ class OpenAIEngine:
         return asdict(self.usage)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.usage, self._told = TokenUsage(**state), TokenUsage(**state)
+        self.usage, self._told = calls.TokenUsage(**state), calls.TokenUsage(**state)
 
     # -- one call ----------------------------------------------------------------------------------
 
@@ -187,7 +177,7 @@ class OpenAIEngine:
             "messages": _spoken(request.messages, self.title),
             "seed": request.seed % (1 << 31),
         }
-        more = body_of(sampling, self.title) | {self.token_limit: sampling.max_new_tokens}
+        more = calls.body_of(sampling, self.title) | {self.token_limit: sampling.max_new_tokens}
         for name, entry in FIELDS.items():
             if entry.body == "set" and getattr(sampling, name) == entry.default:
                 del more[name]
@@ -220,11 +210,15 @@ class OpenAIEngine:
         status, body = error.status_code, error.body if isinstance(error.body, Mapping) else {}
         info, code = self._shown(body.get("message") or error.message), str(body.get("code"))
         text = f"{status}: {info}"
-        if any(sign in f"{code} {info}".lower() for sign in TOO_LONG) and status in (400, 413, 422):
+        if any(sign in f"{code} {info}".lower() for sign in calls.TOO_LONG) and status in (
+            400,
+            413,
+            422,
+        ):
             return PromptTooLong(f"{self.title}: {text}")
-        if status in FINAL or code in FINAL_CODES:
+        if status in calls.FINAL or code in calls.FINAL_CODES:
             return self._refusal(status, text)
-        if status in PASSING or status >= 500:
+        if status in calls.PASSING or status >= 500:
             wait = retry_after(error.response.headers.get("retry-after"))
             if wait is not None:
                 self._pace.hold(min(wait, self.retries.longest_wait))

@@ -17,17 +17,8 @@ from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.sync_async import run_async
 from mrlm.record.reader import RecordedEpisode
 from mrlm.record.redaction import redacted, secrets
+from mrlm.replays import rebuilding
 from mrlm.replays.differences import differing
-from mrlm.replays.rebuilding import (
-    FoundError,
-    Watch,
-    chosen,
-    config_of,
-    find,
-    go,
-    origin_of,
-    rebuilt,
-)
 from mrlm.runs import policies_of, threads
 from mrlm.training.metrics import component_sums
 from mrlm.training.run import Run
@@ -129,24 +120,24 @@ def replay(
     Raises:
         ConfigError: the episode does not exist or is ambiguous; or the run cannot be rebuilt.
     """
-    folder, rows = find(Path(run), episode)
-    logged, notes = chosen(rows, episode, step, columns)
+    folder, rows = rebuilding.find(Path(run), episode)
+    logged, notes = rebuilding.chosen(rows, episode, step, columns)
     number, evaluated = logged["step"], episode.startswith("eval/")
     if number == 0 and not evaluated:
         raise ConfigError(
             f"{folder}: episode {episode!r} was collected; `mrlm replay` repeats those of "
             "training runs and of evaluations"
         )
-    config, needed = config_of(folder, parts), number if evaluated else number - 1
-    origin = origin_of(folder, needed)
+    config, needed = rebuilding.config_of(folder, parts), number if evaluated else number - 1
+    origin = rebuilding.origin_of(folder, needed)
     if config.distributed.enabled:
         notes.append("the run was distributed; it is played again in one process")
-    watch = Watch(folder, episode, number, columns)
+    watch = rebuilding.Watch(folder, episode, number, columns)
     with (
         tempfile.TemporaryDirectory(prefix="mrlm-replay-") as workdir,
         redirect_stdout(io.StringIO()),
     ):
-        made, api_notes = rebuilt(folder, config, parts, watch, origin, Path(workdir))
+        made, api_notes = rebuilding.rebuilt(folder, config, parts, watch, origin, Path(workdir))
         begun = made.step
         _play(made, watch, evaluated)
     if watch.found is None:
@@ -168,12 +159,12 @@ def replay(
     )
 
 
-def _play(run: Run, watch: Watch, evaluated: bool) -> None:
+def _play(run: Run, watch: rebuilding.Watch, evaluated: bool) -> None:
     """Train a rebuilt run until the episode was played, and take its row."""
     try:
         with threads(run.config, policies_of(run)), beside_play(run):
-            run_async(go(run, watch.step, evaluated))
-    except FoundError:
+            run_async(rebuilding.go(run, watch.step, evaluated))
+    except rebuilding.FoundError:
         pass
     except TrainingError as error:
         if watch.found is None:

@@ -24,29 +24,12 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Completion
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine
-from mrlm.play.sources.branches import (
-    Branches,
-    EpisodePlace,
-    Past,
-    PastTurn,
-    Script,
-    TurnPlace,
-    past_of,
-)
+from mrlm.play.sources import branches
 from mrlm.record.reader import RecordedEpisode
 from mrlm.record.rows import episode_row
+from mrlm.replays import rebuilding
 from mrlm.replays.differences import differing
 from mrlm.replays.other_weights import Weights, load_beside, weight_folders
-from mrlm.replays.rebuilding import (
-    FoundError,
-    Watch,
-    chosen,
-    config_of,
-    find,
-    go,
-    origin_of,
-    rebuilt,
-)
 from mrlm.runs import policies_of, threads
 from mrlm.tracking.run_log import redacted, secrets
 from mrlm.train import train
@@ -106,8 +89,8 @@ class ForkSession:
         self.folder: Path
         self.row: dict[str, Any]
         self.notes: list[str]
-        self.folder, rows = find(Path(run), episode)
-        self.row, self.notes = chosen(rows, episode, step, columns=False)
+        self.folder, rows = rebuilding.find(Path(run), episode)
+        self.row, self.notes = rebuilding.chosen(rows, episode, step, columns=False)
         if self.row.get("schema") != 2:
             raise ConfigError(
                 f"{self.folder}: episode {episode!r} was recorded by an earlier version, without "
@@ -126,7 +109,7 @@ class ForkSession:
         self._roles = max(0, number - 1)  # an evaluation has those of the latest iteration
         self._past = _recorded(self.row)
         until = None if self._past is None else self._needed
-        self._watch = Watch(self.folder, episode, number, columns=False, until=until)
+        self._watch = rebuilding.Watch(self.folder, episode, number, columns=False, until=until)
         self._place = Path(tempfile.mkdtemp(prefix="mrlm-fork-"))
         self._lock = threading.RLock()
         self._reached = False
@@ -140,15 +123,17 @@ class ForkSession:
             raise
 
     def _built(self, parts: LiveObjects | None) -> Run:
-        config = config_of(self.folder, parts)
+        config = rebuilding.config_of(self.folder, parts)
         if config.training.max_lag:
             self.notes.append(
                 "the run trained while it sampled: the weights are those before the step of the "
                 "episode, and it may have been sampled with earlier ones"
             )
-        origin = origin_of(self.folder, self._needed)
+        origin = rebuilding.origin_of(self.folder, self._needed)
         with redirect_stdout(io.StringIO()):
-            made, _ = rebuilt(self.folder, config, parts, self._watch, origin, self._place)
+            made, _ = rebuilding.rebuilt(
+                self.folder, config, parts, self._watch, origin, self._place
+            )
         if made.evaluator is None:
             made.log.close()
             raise ConfigError(f"{self.folder}: the run played no environment, only rows of data")
@@ -171,7 +156,7 @@ class ForkSession:
     # -- the recorded episode ----------------------------------------------------------------------
 
     @property
-    def past(self) -> Past:
+    def past(self) -> branches.Past:
         """The recorded turns; if the record has no tokens, those of the re-execution."""
         if self._past is None:
             self.reach()
@@ -179,7 +164,7 @@ class ForkSession:
         return self._past
 
     @property
-    def turns(self) -> list[TurnPlace]:
+    def turns(self) -> list[branches.TurnPlace]:
         """The turns of the episode in the order in which they were taken."""
         ordered = [
             ((turn["step"], turn["order"]), (name, turn["index"]))
@@ -188,12 +173,12 @@ class ForkSession:
         ]
         return [location for _, location in sorted(ordered)]
 
-    def when(self, location: TurnPlace) -> tuple[int, int]:
+    def when(self, location: branches.TurnPlace) -> tuple[int, int]:
         """(joint step, turns taken before it there) of a turn; concurrent ones have the same."""
         turns = self.row["agents"][location[0]]["turns"]
         return next((t["step"], t["order"]) for t in turns if t["index"] == location[1])
 
-    def place(self, agent: str, turn: int) -> TurnPlace:
+    def place(self, agent: str, turn: int) -> branches.TurnPlace:
         """A turn of the episode. Raises `ConfigError`: it has no such agent or turn."""
         if (agent, turn) not in self.turns:
             turn_names = ", ".join(f"{name}:{index}" for name, index in self.turns)
@@ -211,7 +196,7 @@ class ForkSession:
             begun = run.step
             with (
                 redirect_stdout(io.StringIO()),
-                suppress(FoundError),
+                suppress(rebuilding.FoundError),
                 threads(run.config, policies_of(run)),
                 beside_play(run),
             ):
@@ -222,7 +207,7 @@ class ForkSession:
             run.assign_policies(self._roles)
             if not self._evaluated:
                 run_async(run.population.meet(self._needed))
-            start = origin_of(self.folder, self._needed)
+            start = rebuilding.origin_of(self.folder, self._needed)
             trained = self._needed - begun
             self.weights_note = "the initial weights" if start is None else start.name
             self.weights_note += f" and {trained} steps of training again" if trained else ""
@@ -230,12 +215,12 @@ class ForkSession:
 
     async def _train(self) -> None:
         if self._past is None:
-            await go(self.run, self.row["step"], self._evaluated)
+            await rebuilding.go(self.run, self.row["step"], self._evaluated)
         else:
             self.run.total_steps = self._needed + 1  # it ends before that step
             await train(self.run)
 
-    def _replayed(self) -> dict[TurnPlace, PastTurn]:
+    def _replayed(self) -> dict[branches.TurnPlace, branches.PastTurn]:
         """The turns of the re-executed episode, which must be those of the record."""
         if self._watch.found is None:
             raise ConfigError(
@@ -248,7 +233,7 @@ class ForkSession:
                 f"{self.folder}: the record has no tokens of episode {self.id!r} (record.tokens), "
                 f"and playing its step again gave another one: {differences[0]}"
             )
-        return past_of(self._watch.found)
+        return branches.past_of(self._watch.found)
 
     # -- branches ----------------------------------------------------------------------------------
 
@@ -272,7 +257,7 @@ class ForkSession:
         suffix = "" if weights is None else self.suffix(weights)
         how = "text" if message is not None else "greedy" if greedy else "sample"
         scripts = [
-            Script(
+            branches.Script(
                 number=number,
                 turns=frozenset([location]),
                 how=how,
@@ -292,7 +277,7 @@ class ForkSession:
             for episode, script in zip(self.play(scripts), scripts, strict=True)
         ]
 
-    def play(self, scripts: Sequence[Script]) -> list[Episode]:
+    def play(self, scripts: Sequence[branches.Script]) -> list[Episode]:
         """Play branches concurrently."""
         with self._lock:
             run, past = self.run, self.past
@@ -316,16 +301,16 @@ class ForkSession:
                 self._beside[suffix] = load_beside(self.run, folders, suffix)
             return suffix
 
-    def _branches(self, past: Past, engines: Mapping[str, Engine]) -> Branches:
+    def _branches(self, past: branches.Past, engines: Mapping[str, Engine]) -> branches.Branches:
         run, row = self.run, self.row
         assert run.evaluator is not None
-        location = EpisodePlace.of(self.id, run.evaluator.environments)
+        location = branches.EpisodePlace.of(self.id, run.evaluator.environments)
         settings = run.evaluator.settings_of
         if run.population and not self._evaluated:
             settings = run.population.assign_opponents(location.env, location.index, settings)
         config = run.config
         calm = row.get("greedy", False) or (self._evaluated and config.evaluation.greedy)
-        return Branches(
+        return branches.Branches(
             run.evaluator.environments,
             settings,
             engines,
@@ -340,7 +325,7 @@ class ForkSession:
         )
 
     def _branch(
-        self, episode: Episode, location: TurnPlace, number: int, change: str, weights: str
+        self, episode: Episode, location: branches.TurnPlace, number: int, change: str, weights: str
     ) -> Branch:
         agent, turn = location
         episode.id = f"{self.id}@{agent}:{turn}.{number}"
@@ -371,9 +356,9 @@ class ForkSession:
         }
 
 
-def _recorded(row: Mapping[str, Any]) -> dict[TurnPlace, PastTurn] | None:
+def _recorded(row: Mapping[str, Any]) -> dict[branches.TurnPlace, branches.PastTurn] | None:
     """The turns of a row, if the tokens of all are recorded."""
-    past: dict[TurnPlace, PastTurn] = {}
+    past: dict[branches.TurnPlace, branches.PastTurn] = {}
     for turn in RecordedEpisode(row).turns:
         record = turn.row
         has_text = record["message"] is not None or "text" in record
@@ -384,7 +369,7 @@ def _recorded(row: Mapping[str, Any]) -> dict[TurnPlace, PastTurn] | None:
             turn.ids.tolist(), logprobs, turn.text, record["finish_reason"], record["version"]
         )
         when = (record["step"], record["order"])
-        past[turn.agent, record["index"]] = PastTurn(
+        past[turn.agent, record["index"]] = branches.PastTurn(
             turn.prompt_ids.tolist(), completion, when, record["trained"]
         )
     return past

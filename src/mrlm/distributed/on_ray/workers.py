@@ -16,19 +16,8 @@ from mrlm.core.timing import profiling
 from mrlm.core.types import Completion
 from mrlm.distributed import start
 from mrlm.distributed.learning_job import LearningJob
+from mrlm.distributed.on_ray import weight_transfer
 from mrlm.distributed.on_ray.cluster import host_here
-from mrlm.distributed.on_ray.weight_transfer import (
-    FolderFiles,
-    Packed,
-    Written,
-    files_of,
-    load_into,
-    opened,
-    packed,
-    unpacked,
-    with_folder,
-    written,
-)
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.critics.critic import Critic
 from mrlm.learn.data.batch import Sample
@@ -78,7 +67,7 @@ class RayWorker:
         if not _accelerators():
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # none was assigned, so use none
         find_modules(paths)
-        self.recipe: WorkerSpec = opened(box)
+        self.recipe: WorkerSpec = weight_transfer.opened(box)
         self.policies: dict[str, Policy] = {}
         self.engine: Engine | None = None
         self.learners: dict[str, Learner] = {}
@@ -118,15 +107,15 @@ class RayWorker:
 
     def annotate(
         self, name: str, groups: Sequence[Group], by: str, needs: frozenset[str] = frozenset()
-    ) -> Written:
+    ) -> weight_transfer.Written:
         """The columns of a `learner`, a `critic`, or a `rescore`, also of a frozen policy."""
         if by == "critic":
-            return written(groups, lambda: self.critics[name].annotate(groups))
+            return weight_transfer.written(groups, lambda: self.critics[name].annotate(groups))
         if by == "learner":
             job = self.learners[name].annotate(groups, needs)
         else:
             job = (self.learners.get(name) or Frozen(self.policies[name])).rescore(groups)
-        return written(groups, lambda: asyncio.run(job))
+        return weight_transfer.written(groups, lambda: asyncio.run(job))
 
     def update(
         self, jobs: Sequence[Job], algorithm: Algorithm, step: int
@@ -173,18 +162,18 @@ class RayWorker:
         assert self.engine is not None
         return asyncio.run(complete(self.engine, requests, timeout))
 
-    def weights(self, name: str) -> tuple[bool, Packed]:
+    def weights(self, name: str) -> tuple[bool, weight_transfer.Packed]:
         """A receipt, and the weights of a policy."""
-        return True, packed(self.policies[name].named_parameters())
+        return True, weight_transfer.packed(self.policies[name].named_parameters())
 
-    def take(self, name: str, weights: Packed | None, version: int) -> None:
+    def take(self, name: str, weights: weight_transfer.Packed | None, version: int) -> None:
         """Sample with other weights, or (`None`) with the current ones of the learner."""
         assert self.engine is not None
         policy = self.policies[name]
         if weights is not None:
             if any(key.startswith("value_head.") for key in weights):
                 policy.add_value_head()
-            load_into(policy.named_parameters(), weights)
+            weight_transfer.load_into(policy.named_parameters(), weights)
         asyncio.run(self.engine.load_weights(name, policy, version))
 
     def fingerprint(self, name: str) -> tuple[float, ...]:
@@ -196,30 +185,34 @@ class RayWorker:
 
     # -- checkpoints -------------------------------------------------------------------------------
 
-    def save(self, name: str, what: str) -> FolderFiles:
+    def save(self, name: str, what: str) -> weight_transfer.FolderFiles:
         """The files of a `policy`, its `reference` or its `critic`."""
         if what == "critic":
-            return files_of(self.critics[name].save)
+            return weight_transfer.files_of(self.critics[name].save)
         policy = self.policies[name]
-        return files_of(policy.save if what == "policy" else policy.save_reference)
+        return weight_transfer.files_of(policy.save if what == "policy" else policy.save_reference)
 
-    def load(self, name: str, what: str, files: FolderFiles) -> None:
+    def load(self, name: str, what: str, files: weight_transfer.FolderFiles) -> None:
         if what == "critic":
-            with_folder(files, self.critics[name].load)
+            weight_transfer.with_folder(files, self.critics[name].load)
             return
         policy = self.policies[name]
-        with_folder(files, policy.load if what == "policy" else policy.load_reference)
+        weight_transfer.with_folder(
+            files, policy.load if what == "policy" else policy.load_reference
+        )
 
-    def optimizer_state(self, name: str, critic: bool) -> tuple[Packed, dict[str, Any]]:
+    def optimizer_state(
+        self, name: str, critic: bool
+    ) -> tuple[weight_transfer.Packed, dict[str, Any]]:
         """The state of the optimizer of a learner or critic."""
         tensors, rest = (self.critics if critic else self.learners)[name].optimizer_state()
-        return packed(tensors), rest
+        return weight_transfer.packed(tensors), rest
 
     def load_optimizer_state(
-        self, name: str, critic: bool, tensors: Packed, rest: dict[str, Any]
+        self, name: str, critic: bool, tensors: weight_transfer.Packed, rest: dict[str, Any]
     ) -> None:
         owner = (self.critics if critic else self.learners)[name]
-        owner.load_optimizer_state(unpacked(tensors), rest)
+        owner.load_optimizer_state(weight_transfer.unpacked(tensors), rest)
 
 
 def _accelerators() -> Sequence[str]:

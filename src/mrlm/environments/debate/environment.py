@@ -15,17 +15,7 @@ from mrlm.core.registry import unknown
 from mrlm.core.thoughts import stated_by
 from mrlm.core.types import Message, Observation, StepResult, Task
 from mrlm.data.tasks import OnBadRow
-from mrlm.environments.debate.judging import (
-    DebateRecord,
-    DebateVerdict,
-    Judge,
-    MajorityJudge,
-    Pay,
-    Share,
-    Speech,
-    TruthJudge,
-    pay,
-)
+from mrlm.environments.debate import judging
 from mrlm.environments.debate.llm import Hearing, LLMJudge
 from mrlm.environments.debate.prompts import between, honest, opening
 from mrlm.environments.debate.rules import RuleBasedJudge
@@ -34,12 +24,17 @@ from mrlm.environments.shared.games import Style
 from mrlm.environments.shared.rows import RowTasks, agent_names, built, row_matters, whole_number
 from mrlm.environments.shared.text_judge import LONGEST
 
-KINDS = {"rules": RuleBasedJudge, "truth": TruthJudge, "llm": LLMJudge, "majority": MajorityJudge}
+KINDS = {
+    "rules": RuleBasedJudge,
+    "truth": judging.TruthJudge,
+    "llm": LLMJudge,
+    "majority": judging.MajorityJudge,
+}
 """Kind -> class of judges."""
 Order = Literal["simultaneous", "sequential"]
 MOST_DRAWN, LONGEST_DRAWN = 12, 300
 """Speeches of a board, the last ones, and characters of each."""
-Opponent = str | Sequence[str] | Callable[[Topic, Side, list[Speech]], str]
+Opponent = str | Sequence[str] | Callable[[Topic, Side, list[judging.Speech]], str]
 
 
 class DebateEnvironment(RowTasks, Environment):
@@ -73,7 +68,7 @@ class DebateEnvironment(RowTasks, Environment):
     matters: ClassVar[Mapping[str, Matters]] = row_matters(
         "topics", kinds=("motions", "arithmetic")
     )
-    alone: Mapping[str, Any] = {"judge": TruthJudge(), "share": "own", "_opponents": {}}
+    alone: Mapping[str, Any] = {"judge": judging.TruthJudge(), "share": "own", "_opponents": {}}
     least: ClassVar[int] = 2
     """The least number of debaters."""
 
@@ -85,8 +80,8 @@ class DebateEnvironment(RowTasks, Environment):
         *,
         agents: Sequence[str] = SIDES,
         opponents: Mapping[str, Any] | None = None,
-        reward: Pay = "graded",
-        share: Share = "own",
+        reward: judging.Pay = "graded",
+        share: judging.Share = "own",
         order: Order = "simultaneous",
         draw_sides: bool | None = None,
         prompts: Style = "full",
@@ -103,20 +98,20 @@ class DebateEnvironment(RowTasks, Environment):
         if len(self.debaters) < self.least:
             raise ConfigError(f"agents: a debate needs two debaters, not {self.debaters!r}")
         self.rounds: int = max_turns
-        self.reward: Pay = reward
-        self.share: Share = share
+        self.reward: judging.Pay = reward
+        self.share: judging.Share = share
         self.order: Order = order
         self.prompts: Style = prompts
         other_names = set(self.debaters) != set(SIDES)
         self.draw_sides: bool = other_names if draw_sides is None else draw_sides
         judge_setting = judge if judge is not None else "truth" if reward == "truth" else "rules"
-        self.judge: Judge = judge_of(judge_setting)
+        self.judge: judging.Judge = judge_of(judge_setting)
         self._opponents = _opponents(opponents or {}, self.debaters)
         live = [debater for debater in self.debaters if debater not in self._opponents]
         if not live:
             raise ConfigError("opponents: every debater is scripted; remove at least one")
         self.agents: tuple[str, ...] = agent_names([*live, *self.judge.by_agent])
-        truth = reward == "truth" or isinstance(self.judge, TruthJudge)
+        truth = reward == "truth" or isinstance(self.judge, judging.TruthJudge)
         rows = (eval_dataset, split, columns, on_bad_row)
         self._topics = topics_of(topics, truth, seed, *rows)
         if isinstance(self._topics, RowTopics) and reward == "truth":
@@ -207,24 +202,24 @@ class DebateEnvironment(RowTasks, Environment):
         one_by_one = [d for d in chain(*zip_longest(pro, con)) if d is not None]
         together = [self.debaters] if self.order == "simultaneous" else [(d,) for d in one_by_one]
         self._queue: list[tuple[str, ...]] = together * self.rounds
-        self._speeches: list[Speech] = []
+        self._speeches: list[judging.Speech] = []
         self._moment = 0
         self._heard: dict[str, int] = {}
         self._hearings: dict[str, Hearing] = {}
         self._unread: dict[str, int] = {}
-        self._verdict: DebateVerdict | None = None
+        self._verdict: judging.DebateVerdict | None = None
 
     @property
-    def debate(self) -> DebateRecord:
+    def debate(self) -> judging.DebateRecord:
         """The debate so far."""
-        return DebateRecord(self._topic, self._sides, tuple(self._speeches), self.rounds)
+        return judging.DebateRecord(self._topic, self._sides, tuple(self._speeches), self.rounds)
 
     def _speak(self, speeches: Mapping[str, str]) -> None:
         """Add the speeches of the next speakers, including scripted opponents."""
         scripted = [speaker for speaker in self._queue[0] if speaker in self._opponents]
         texts = {**speeches, **{speaker: self._scripted(speaker) for speaker in scripted}}
         for debater in self._queue.pop(0):
-            self._speeches.append(Speech(debater, self._moment, texts.get(debater, "")))
+            self._speeches.append(judging.Speech(debater, self._moment, texts.get(debater, "")))
         self._moment += 1
 
     def _advance(self) -> Any:
@@ -246,7 +241,7 @@ class DebateEnvironment(RowTasks, Environment):
             return StepResult(questions)
         agent_verdicts = {agent: hearing.verdict() for agent, hearing in self._hearings.items()}
         verdict = self.judge.decide(self.debate, agent_verdicts)
-        if isinstance(verdict, DebateVerdict):
+        if isinstance(verdict, judging.DebateVerdict):
             return self._rewarded(verdict)
 
         async def waiting() -> StepResult:
@@ -254,9 +249,9 @@ class DebateEnvironment(RowTasks, Environment):
 
         return waiting()
 
-    def _rewarded(self, verdict: DebateVerdict) -> StepResult:
+    def _rewarded(self, verdict: judging.DebateVerdict) -> StepResult:
         self._verdict = verdict
-        rewards = pay(self.debate, verdict, self.reward, self.share)
+        rewards = judging.pay(self.debate, verdict, self.reward, self.share)
         unread = float(sum(self._unread.values()))
         for reward in rewards.values():
             if self._hearings:
@@ -272,12 +267,12 @@ class DebateEnvironment(RowTasks, Environment):
             messages.append(Message(self._prompt(debater)))
         for speech in self._speeches[start:]:
             if speech.debater != debater:
-                short = Speech(speech.debater, speech.moment, speech.text[:LONGEST])
+                short = judging.Speech(speech.debater, speech.moment, speech.text[:LONGEST])
                 messages.append(Message(self._prompt(debater, short), agent=speech.debater))
         self._heard[debater] = len(self._speeches)
         return Observation(messages)
 
-    def _prompt(self, debater: str, speech: Speech | None = None) -> str:
+    def _prompt(self, debater: str, speech: judging.Speech | None = None) -> str:
         """The first message a debater sees; another's speech as it sees it."""
         if speech is None:
             return opening(self._topic, self._sides[debater], self.rounds, self.prompts)
@@ -309,7 +304,7 @@ class DebateEnvironment(RowTasks, Environment):
         if self._topic.truth is not None:
             winner = "pro" if self._topic.truth else "con"
         elif self._topic.answer is not None:
-            winner = TruthJudge().decide(self.debate, {}).winner
+            winner = judging.TruthJudge().decide(self.debate, {}).winner
         labels: dict[str | None, str] = dict(zip(hearing.order, "AB", strict=True))
         if judge.mode == "winner":
             return f"Winner: {labels.get(winner, 'tie')}"
@@ -317,7 +312,7 @@ class DebateEnvironment(RowTasks, Environment):
         return "\n".join(f"{label}: {scores[label]}" for label in "AB")
 
 
-def judge_of(judge: Any) -> Judge:
+def judge_of(judge: Any) -> judging.Judge:
     """A judge.
 
     Args:
@@ -328,10 +323,10 @@ def judge_of(judge: Any) -> Judge:
     Raises:
         ConfigError: it is none of these, or has arguments that the judge does not accept.
     """
-    if isinstance(judge, Judge):
+    if isinstance(judge, judging.Judge):
         return judge
     if isinstance(judge, list | tuple):
-        return MajorityJudge([judge_of(member) for member in judge])
+        return judging.MajorityJudge([judge_of(member) for member in judge])
     if isinstance(judge, LLMEnvironment) or callable(judge):
         return LLMJudge(ask=judge)
     if not isinstance(judge, str | Mapping):

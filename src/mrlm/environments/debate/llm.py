@@ -10,17 +10,8 @@ from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import Message, Role
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, leader
 from mrlm.environments.debate.topics import SIDES, Side
+from mrlm.environments.shared import text_judge
 from mrlm.environments.shared.rows import one_of, whole_number
-from mrlm.environments.shared.text_judge import (
-    NUMBER,
-    OUT_OF,
-    UNREAD,
-    Ask,
-    answer_of,
-    quoted,
-    reply_lines,
-    score_of,
-)
 
 Mode = Literal["winner", "scores"]
 
@@ -38,7 +29,7 @@ _WINNER = re.compile(
     re.I,
 )
 _SCORE = re.compile(
-    rf"[\s*_|-]*(?:speaker\s)?([ab])[\s*_]*[:=|][\s*_]*(?:\[\[)?{NUMBER}{OUT_OF}(?:\]\])?[\s*_.|]*",
+    rf"[\s*_|-]*(?:speaker\s)?([ab])[\s*_]*[:=|][\s*_]*(?:\[\[)?{text_judge.NUMBER}{text_judge.OUT_OF}(?:\]\])?[\s*_.|]*",
     re.I,
 )
 
@@ -71,7 +62,7 @@ class LLMJudge(Judge):
     def __init__(
         self,
         agent: str | LLMEnvironment | None = None,
-        ask: Ask | None = None,
+        ask: text_judge.Ask | None = None,
         *,
         mode: Mode = "winner",
         swap: bool = True,
@@ -110,7 +101,7 @@ class LLMJudge(Judge):
         hearing, conversation = Hearing(self, debate), list[Message]()
         while not hearing.over:
             conversation = [*([] if hearing.opens else conversation), hearing.question()]
-            answer = await answer_of(self._ask, conversation)
+            answer = await text_judge.answer_of(self._ask, conversation)
             conversation.append(Message(answer, Role.ASSISTANT))
             hearing.answer(answer)
         return hearing.verdict()
@@ -119,16 +110,16 @@ class LLMJudge(Judge):
         """The scores in an answer, with A the first side of `order`: the last verdict counts;
         `None` if it has none, or a score that is not from 0 to 10."""
         if self.mode == "winner":
-            for line in reply_lines(text):
+            for line in text_judge.reply_lines(text):
                 if match := _WINNER.fullmatch(line):
                     name = next(part for part in match.groups() if part is not None).lower()
                     better = {"a": (1.0, 0.0), "b": (0.0, 1.0)}.get(name, (0.5, 0.5))
                     return dict(zip(order, better, strict=True))
             return None
         scores: dict[str, float | None] = {}
-        for line in reply_lines(text):
+        for line in text_judge.reply_lines(text):
             if (match := _SCORE.fullmatch(line)) and match[1].lower() not in scores:
-                scores[match[1].lower()] = score_of(match[2])
+                scores[match[1].lower()] = text_judge.score_of(match[2])
         first, second = scores.get("a"), scores.get("b")
         if first is None or second is None:
             return None
@@ -140,9 +131,11 @@ class LLMJudge(Judge):
         for label, side in zip("AB", order, strict=True):
             stands = "for" if side == "pro" else "against"
             own = (speech for speech in debate.speeches if debate.sides[speech.debater] == side)
-            speeches = [f"{n}.\n{quoted(speech.text)}" for n, speech in enumerate(own, 1)]
+            speeches = [
+                f"{n}.\n{text_judge.quoted(speech.text)}" for n, speech in enumerate(own, 1)
+            ]
             blocks.append("\n".join([f"Speaker {label}, {stands} it, said:", *speeches]))
-        topic = f"The debate was about:\n{quoted(debate.topic.claim)}"
+        topic = f"The debate was about:\n{text_judge.quoted(debate.topic.claim)}"
         return "\n\n".join([self.instruction, topic, *blocks, ASKED[self.mode]])
 
 
@@ -174,7 +167,7 @@ class Hearing:
     def question(self) -> Message:
         """The next query."""
         if self._tries:
-            return Message(UNREAD + ASKED[self._judge.mode])
+            return Message(text_judge.UNREAD + ASKED[self._judge.mode])
         return Message(self._judge.shown(self._debate, self.order))
 
     def answer(self, text: str) -> bool:

@@ -13,16 +13,9 @@ from mrlm.core.matters import Matters
 from mrlm.core.thoughts import stated_text
 from mrlm.core.types import Message, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
+from mrlm.environments.math import reading
 from mrlm.environments.math.answers import number
 from mrlm.environments.math.generator import MathProblemGenerator
-from mrlm.environments.math.reading import (
-    Answers,
-    before_answer,
-    golds_of,
-    problem_of,
-    stated,
-    stated_words,
-)
 from mrlm.environments.math.verifier import TIMEOUT, verify
 from mrlm.environments.shared.questions import QuestionEnvironment, QuestionTable
 from mrlm.environments.shared.rows import one_of, row_matters
@@ -86,7 +79,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         max_turns: int | None = None,
         timeout: float = TIMEOUT,
         instruction: str = INSTRUCTION,
-        answers: Answers | None = None,
+        answers: reading.Answers | None = None,
         agents: str | Sequence[str] = "agent",
     ) -> None:
         made = difficulty_range is not None or families is not None
@@ -114,15 +107,17 @@ class MathReasoningEnvironment(QuestionEnvironment):
         if dataset is not None:
             settings = (eval_dataset, split, columns, on_bad_row, seed)
             name = "math data set"
-            self._table = QuestionTable(name, ANSWERS, dataset, *settings, problem=problem_of)
+            self._table = QuestionTable(
+                name, ANSWERS, dataset, *settings, problem=reading.problem_of
+            )
         self.require_solution = require_solution
         best = CORRECT + REASONED * require_solution
         self.reward_range = (UNPARSEABLE * self.max_attempts, best)
         self.timeout = timeout
         self.instruction = instruction
         if answers is not None:
-            one_of("answers", answers, get_args(Answers))
-        self.answers: Answers = answers or ("boxed" if "boxed" in instruction else "any")
+            one_of("answers", answers, get_args(reading.Answers))
+        self.answers: reading.Answers = answers or ("boxed" if "boxed" in instruction else "any")
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is None:
@@ -135,7 +130,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         row = self._table.question(seed, split)
         last_message = Message(self._asked(row.text), row.messages[-1].role)
         prompt = [*row.messages[:-1], last_message]
-        golds = golds_of(row.gold)
+        golds = reading.golds_of(row.gold)
         answer = golds[0] if len(golds) == 1 else golds
         return Task(f"math-{split}-{row.index}", prompt, answer, seed, row.info)
 
@@ -146,9 +141,9 @@ class MathReasoningEnvironment(QuestionEnvironment):
     def step(self, actions: dict[str, Message]) -> StepResult:
         text = stated_text(next(iter(actions.values())))
         self._attempts += 1
-        answer, golds = stated(text, self.answers), golds_of(self._task.answer)
+        answer, golds = reading.stated(text, self.answers), reading.golds_of(self._task.answer)
         if answer is None and self.answers == "any":
-            answer = stated_words(text, golds)
+            answer = reading.stated_words(text, golds)
         verdicts = [
             verify(answer, gold, question=self.question, timeout=self.timeout) for gold in golds
         ]
@@ -167,7 +162,7 @@ class MathReasoningEnvironment(QuestionEnvironment):
         components = {"correct": float(correct), "unparseable": 0.0}
         value = CORRECT if correct else WRONG
         if self.require_solution:
-            working = before_answer(text, self.answers)
+            working = reading.before_answer(text, self.answers)
             has_working = correct and shows_working(working, self.question)
             components["reasoning"] = REASONED * has_working
             value += components["reasoning"]
@@ -177,11 +172,11 @@ class MathReasoningEnvironment(QuestionEnvironment):
         """The answers as they were read, the reference answer and its steps; not for the agent."""
         if agent is not None:
             return None
-        reference = " or ".join(golds_of(self._task.answer))
+        reference = " or ".join(reading.golds_of(self._task.answer))
         return self.attempts_board(reference, self._task.info.get("solution") or "")
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        gold = golds_of(self._task.answer)[0]
+        gold = reading.golds_of(self._task.answer)[0]
         boxed = self.answers == "boxed" or "boxed" in self.instruction
         answer = f"\\boxed{{{gold}}}" if boxed else gold
         steps = self._task.info.get("solution")

@@ -15,7 +15,7 @@ from mrlm.core.thoughts import OPENED, stated_text
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.qa import ANSWERS, accepted_answers, problem_of
-from mrlm.environments.search_qa import corpus
+from mrlm.environments.search_qa import corpus, routing
 from mrlm.environments.search_qa.models import Expert, experts_of, tokens_of
 from mrlm.environments.search_qa.prompts import (
     Style,
@@ -24,15 +24,6 @@ from mrlm.environments.search_qa.prompts import (
     asks,
     information,
     instructions,
-)
-from mrlm.environments.search_qa.routing import (
-    TAGS,
-    WORST,
-    asking_cost,
-    blocks,
-    form,
-    route,
-    routing_reward,
 )
 from mrlm.environments.shared.questions import QuestionTable
 from mrlm.environments.shared.rows import RowTasks, row_matters, whole_number
@@ -208,7 +199,7 @@ class SearchQAEnvironment(RowTasks, Environment):
             return self._paid()
         if action is None:
             return self._shows("")
-        query = route(body, list(self.experts) or None)
+        query = routing.route(body, list(self.experts) or None)
         if query is None:
             return self._shows(information(None, self.max_observation))
         name, question = query
@@ -240,9 +231,13 @@ class SearchQAEnvironment(RowTasks, Environment):
     def _paid(self) -> StepResult:
         text, names = self.transcript, list(self.experts) or None
         forged = any("<information>" in answer for answer in self._said)
-        shape = WORST if forged else form(text, names)
-        value = WORST if forged else routing_reward(text, self._accepted, names, self.reward)
-        stated = [body for tag, body in blocks(text) or () if tag == "answer"]
+        shape = routing.WORST if forged else routing.form(text, names)
+        value = (
+            routing.WORST
+            if forged
+            else routing.routing_reward(text, self._accepted, names, self.reward)
+        )
+        stated = [body for tag, body in routing.blocks(text) or () if tag == "answer"]
         answer = stated[0] if shape == 0 else ""
         prices = {name: expert.price / 1e6 for name, expert in self.experts.items()}
         latency = {name: expert.latency for name, expert in self.experts.items()}
@@ -251,8 +246,8 @@ class SearchQAEnvironment(RowTasks, Environment):
             "f1": f1(answer, self._accepted),
             "form": shape,
             "routes": float(self._routes),
-            "cost": asking_cost(self._tokens, prices),
-            "latency": asking_cost(self._tokens, latency),
+            "cost": routing.asking_cost(self._tokens, prices),
+            "latency": routing.asking_cost(self._tokens, latency),
             "turns": float(len(self._said)),
         }
         return StepResult(rewards={self.router: Reward(value, components)}, done=True)
@@ -301,7 +296,7 @@ def _whole(message: Message) -> str:
         text = f"<think>{text}"  # written by the chat template
     if turn is None or turn.finish_reason != "stop":
         return text
-    ends = (f"</{tag}>" for tag in TAGS if f"</{tag}>" in turn.sampling.stop)
+    ends = (f"</{tag}>" for tag in routing.TAGS if f"</{tag}>" in turn.sampling.stop)
     cut = (end for end in ends if text.count(end) < text.count(end.replace("/", "")))
     return text + next(cut, "")
 

@@ -16,15 +16,7 @@ from mrlm.core.errors import ConfigError, EpisodeError, MRLMError
 from mrlm.core.log import log
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving.client.calling import (
-    Broken,
-    Pauses,
-    SessionLost,
-    Unreachable,
-    start,
-    there,
-    waited,
-)
+from mrlm.serving.client import calling
 from mrlm.serving.client.pool import ServerPool
 from mrlm.serving.client.session import ClientSession
 from mrlm.serving.protocol import codec
@@ -151,7 +143,9 @@ class RemoteEnvironment(Environment):
             reply = shared.tasks.get(key)
         if reply is None:
             request = pb.TaskRequest(world=shared.wanted, seed=seed, split=split)
-            reply = waited(shared.pool.ask("GetTask", request, shared.until, shared.patience))
+            reply = calling.waited(
+                shared.pool.ask("GetTask", request, shared.until, shared.patience)
+            )
             with shared.lock:
                 shared.tasks[key] = reply
                 while len(shared.tasks) > KEPT:
@@ -168,19 +162,19 @@ class RemoteEnvironment(Environment):
     async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         """Start an episode on the first server with room."""
         sent = None if task is None else codec.to_task(task)
-        return self._seen(await there(self._reset(pb.Reset(task=sent, seed=seed))))
+        return self._seen(await calling.there(self._reset(pb.Reset(task=sent, seed=seed))))
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
         """Send the agents' messages and return the environment's answer."""
         sent = {agent: codec.to_message(message) for agent, message in actions.items()}
         call = pb.Step(actions=sent, order=list(actions))
-        return self._seen(await there(self._call("step", call)))
+        return self._seen(await calling.there(self._call("step", call)))
 
     def state(self) -> str | None:
         if self._with_state and not self._over:  # the state of a finished episode is not available
             return self._state
         self._shared.with_state = True  # from now on, every result includes it
-        return _text_of(waited(self._call("state", pb.State())))
+        return _text_of(calling.waited(self._call("state", pb.State())))
 
     def render(self, agent: str | None = None) -> str | None:
         if not self._shared.description.draws:
@@ -189,23 +183,23 @@ class RemoteEnvironment(Environment):
             if self._with_board:
                 return self._board
             self._shared.with_board = True  # from now on, every result includes it
-        reply = waited(self._call("render", pb.Render(agent=agent)))
+        reply = calling.waited(self._call("render", pb.Render(agent=agent)))
         return codec.board_of(reply.board)
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         seen = [codec.to_message(message) for message in messages]
-        return _text_of(waited(self._call("expert", pb.Expert(agent=agent, messages=seen))))
+        return _text_of(calling.waited(self._call("expert", pb.Expert(agent=agent, messages=seen))))
 
     def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            start(_closed(session))
+            calling.start(_closed(session))
 
     def __deepcopy__(self, memo: object) -> "RemoteEnvironment":
         """A copy that continues from the current state, once the server has made its own."""
         twin = self._copied()
         if self._session is not None:
-            twin._session = start(_forked(self._session, self._shared))
+            twin._session = calling.start(_forked(self._session, self._shared))
         return twin
 
     def _copied(self) -> "RemoteEnvironment":
@@ -234,15 +228,15 @@ class RemoteEnvironment(Environment):
     # -- in the loop of all channels --
 
     async def _reset(self, call: pb.Reset) -> pb.Reply:
-        shared, until, pauses = self._shared, self._shared.until, Pauses()
+        shared, until, pauses = self._shared, self._shared.until, calling.Pauses()
         while True:
             session = await self._opened(until)
             try:
                 return await session.call("reset", call, until, attempts=TRIES)
-            except (SessionLost, Unreachable) as error:
+            except (calling.SessionLost, calling.Unreachable) as error:
                 self._session = None
                 await session.abandon()
-                if isinstance(error, Unreachable):
+                if isinstance(error, calling.Unreachable):
                     session.link.failed(str(error))
                 pause = pauses.take()
                 if time.monotonic() + pause >= until:
@@ -267,11 +261,11 @@ class RemoteEnvironment(Environment):
             )
             try:
                 await session.open(call, until, TRIES)
-            except Broken as error:
+            except calling.Broken as error:
                 link.judge(error)
             except ConfigError as error:
                 link.refuses(str(error))
-            except Unreachable as error:
+            except calling.Unreachable as error:
                 link.failed(str(error))
             else:
                 self._session = Future()
@@ -324,8 +318,8 @@ def _described(pool: ServerPool, spec: pb.World, patience: float) -> pb.Descript
     name = spec.environment
     until = time.monotonic() + STARTING
     try:
-        return waited(pool.ask("Describe", spec, until, max(patience, STARTING)))
-    except Unreachable as error:
+        return calling.waited(pool.ask("Describe", spec, until, max(patience, STARTING)))
+    except calling.Unreachable as error:
         first = pool.addresses[0] if pool.addresses else "localhost:50051"
         raise ConfigError(
             f"environment {name!r}: {error}; start a server with `mrlm serve --environments "

@@ -13,15 +13,7 @@ from typing import Any
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.log import log
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving.client.calling import (
-    Access,
-    Broken,
-    ServerAddress,
-    Unreachable,
-    access_of,
-    address_of,
-    start,
-)
+from mrlm.serving.client import calling
 from mrlm.serving.client.link import WAITING, Link
 
 READING = 1.0
@@ -64,16 +56,16 @@ class ServerPool:
         tls_key: str | None = None,
         servers_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.access: Access = access_of(token, token_env, tls_ca, tls_cert, tls_key)
+        self.access: calling.Access = calling.access_of(token, token_env, tls_ca, tls_cert, tls_key)
         named = [servers] if isinstance(servers, str) else servers
-        self._own = [address_of(server) for server in named]
+        self._own = [calling.address_of(server) for server in named]
         self._file = None if servers_file is None else Path(servers_file)
         self._begin()
 
     def _begin(self) -> None:
         self._stamp: tuple[int, int] | None = None
         self._read_at = 0.0
-        self._links: dict[ServerAddress, Link] = {}
+        self._links: dict[calling.ServerAddress, Link] = {}
         self._made: set[Link] = set()
         weakref.finalize(self, _let_go, self._made).atexit = False
         self._turns = itertools.count(1)
@@ -101,16 +93,16 @@ class ServerPool:
 
     def link(self, server: str) -> Link:
         """The connection to one of the servers."""
-        return self._links[address_of(server)]
+        return self._links[calling.address_of(server)]
 
     def add(self, server: str) -> None:
         """Use one more server from now on. Raises `ConfigError`: the address is invalid."""
-        self._own = [*self._own, address_of(server)]
-        self._set([*self._links, address_of(server)])
+        self._own = [*self._own, calling.address_of(server)]
+        self._set([*self._links, calling.address_of(server)])
 
     def remove(self, server: str) -> None:
         """Begin no more episodes on a server; running ones finish there."""
-        address = address_of(server)
+        address = calling.address_of(server)
         if address not in self._links:
             names = ", ".join(self.addresses) or "none"
             raise ConfigError(f"server {server!r} is not in the pool (its servers: {names})")
@@ -119,10 +111,10 @@ class ServerPool:
 
     def replace(self, servers: Sequence[str]) -> None:
         """Begin episodes on these servers only. Raises `ConfigError`: an address is invalid."""
-        self._own = [address_of(server) for server in servers]
+        self._own = [calling.address_of(server) for server in servers]
         self._set(self._own)
 
-    def _set(self, addresses: Sequence[ServerAddress]) -> None:
+    def _set(self, addresses: Sequence[calling.ServerAddress]) -> None:
         """Update the links; they are replaced as a whole, as other threads read them."""
         old = self._links
         self._links = {server: old.get(server) or Link(server, self.access) for server in addresses}
@@ -134,7 +126,7 @@ class ServerPool:
 
     # -- the file of servers --
 
-    def _listed(self) -> list[ServerAddress]:
+    def _listed(self) -> list[calling.ServerAddress]:
         """The servers of the file. Raises `ConfigError`: a line is not an address."""
         assert self._file is not None
         try:
@@ -147,7 +139,7 @@ class ServerPool:
             words = line.partition("#")[0].strip()
             if words:
                 try:
-                    addresses.append(address_of(words))
+                    addresses.append(calling.address_of(words))
                 except ConfigError as error:
                     raise ConfigError(f"{self._file}, line {number}: {error}") from None
         return addresses
@@ -190,7 +182,7 @@ class ServerPool:
                 chosen.turn = next(self._turns)
                 return chosen
             if time.monotonic() >= until:
-                raise Unreachable(self._none_usable(links))
+                raise calling.Unreachable(self._none_usable(links))
             await asyncio.sleep(WAITING / 4)
 
     def _none_usable(self, links: Sequence[Link]) -> str:
@@ -208,7 +200,7 @@ class ServerPool:
             seconds = max(min(patience, until - time.monotonic()), WAITING)
             try:
                 return await link.ask(name, request, seconds)
-            except Broken as error:
+            except calling.Broken as error:
                 passing = error.busy or error.final(link.address)
                 if error.failure is not None and not passing:  # the server's own answer
                     bad = error.failure.kind == pb.Failure.BAD
@@ -220,4 +212,4 @@ class ServerPool:
 def _let_go(links: set[Link]) -> None:
     """Close the channels of a pool that is no longer referenced."""
     for link in links:
-        start(link.close())
+        calling.start(link.close())
