@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import pydantic
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from mrlm.config import base
+from mrlm.config.base import (
+    MOST,
+    Count,
+    FileName,
+    NotNegative,
+    Positive,
+    Reference,
+    Section,
+    Share,
+    Whole,
+    listed,
+)
 from mrlm.config.errors import InvalidConfig, did_you_mean
 from mrlm.config.paths import LENT
 from mrlm.config.plugins import accepted, fitted_arguments
@@ -24,8 +35,8 @@ from mrlm.core.types import EnvironmentMode
 def _sampling_field(entry: SamplingField) -> tuple[Any, Any]:
     """Type and default of a sampling parameter in a section."""
     if entry.kind is tuple:
-        return Annotated[list[str], BeforeValidator(base.listed)], Field(default_factory=list)
-    high = base.MOST if entry.kind is int else None if isinf(entry.high) else entry.high
+        return Annotated[list[str], BeforeValidator(listed)], Field(default_factory=list)
+    high = MOST if entry.kind is int else None if isinf(entry.high) else entry.high
     limits = {"gt" if entry.above else "ge": entry.low, "le": high}
     return Annotated[entry.kind, Field(**limits)], entry.default
 
@@ -33,16 +44,16 @@ def _sampling_field(entry: SamplingField) -> tuple[Any, Any]:
 _fields: Any = {name: _sampling_field(entry) for name, entry in FIELDS.items()}
 if TYPE_CHECKING:
 
-    class _Sampling(base.Section):
+    class _Sampling(Section):
         def __getattr__(self, name: str) -> Any: ...
 else:
-    _Sampling = pydantic.create_model("_Sampling", __base__=base.Section, **_fields)
+    _Sampling = pydantic.create_model("_Sampling", __base__=Section, **_fields)
 
 
 class GenerationConfig(_Sampling):
     """The sampling parameters (`SamplingParams`), and the limit of prompts."""
 
-    max_prompt_tokens: base.Count | None = None
+    max_prompt_tokens: Count | None = None
     """Maximum prompt length: a longer one ends the episode as truncated; by default the model's."""
 
     matters: ClassVar[Mapping[str, Matters]] = each_of(
@@ -61,7 +72,7 @@ class GenerationConfig(_Sampling):
         return SamplingParams(*attrgetter(*FIELDS)(merged))
 
 
-class AgentConfig(base.Section):
+class AgentConfig(Section):
     """An agent: its policy, system prompt and sampling parameters."""
 
     policy: str | None = None
@@ -102,7 +113,7 @@ REMOTE = ("server_address", "servers_file", "token_env", "tls_ca", "tls_cert", "
 """Keys of an environment for its server and credentials."""
 
 
-class PluginSection(base.Section):
+class PluginSection(Section):
     """A section of a plug-in. Every other key is an argument of its constructor."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
@@ -116,23 +127,23 @@ class PluginSection(base.Section):
 class EnvironmentConfig(PluginSection):
     """An environment. Every other key is an argument of its constructor."""
 
-    env_type: base.Reference
+    env_type: Reference
     """An environment's name, or `module:Class`."""
-    name: base.FileName | None = None
+    name: FileName | None = None
     """Its name in metrics; by default its type."""
-    weight: base.NotNegative = 1.0
+    weight: NotNegative = 1.0
     """Relative frequency of its tasks among the environments; with 0 it is only evaluated."""
     mode: EnvironmentMode = EnvironmentMode.CLIENT
     """`client`: the environment is not trained."""
-    max_turns: base.Count | None = None
+    max_turns: Count | None = None
     """Joint steps after which an episode is truncated."""
-    timeout: base.Positive = 60.0
+    timeout: Positive = 60.0
     """Time limit of one reset or step, in seconds."""
-    retries: base.Whole = 0
+    retries: Whole = 0
     """Maximum number of retries of a failed episode."""
     remote: bool = False
     """Whether it runs on an environment server (`mrlm serve --environments ...`)."""
-    server_address: Annotated[list[str], BeforeValidator(base.listed)] = Field(default_factory=list)
+    server_address: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
     """Address of the server: `host:port`, or a list of servers that share the episodes."""
     servers_file: str | None = None
     """A file with further addresses, one per line; it is reread when it changes."""
@@ -226,7 +237,7 @@ class EnvironmentConfig(PluginSection):
 class WorkflowConfig(PluginSection):
     """The workflow. Every other key is an argument of its constructor."""
 
-    name: base.Reference = "turns"
+    name: Reference = "turns"
     """A workflow's name, or `module:function`."""
 
     if TYPE_CHECKING:
@@ -251,29 +262,29 @@ class WorkflowConfig(PluginSection):
         return fitted_arguments(plugin, self.parameters, f"workflow {self.name!r}")
 
 
-class EarlyStoppingConfig(base.Section):
+class EarlyStoppingConfig(Section):
     """The end of a run that no longer improves."""
 
     metric: str = "reward/mean"
     """Of evaluations; `eval/` may be left out."""
-    patience: base.Count = 3
+    patience: Count = 3
     """Evaluations in a row without an improvement after which the run ends, saved."""
-    min_change: base.NotNegative = 0.0
+    min_change: NotNegative = 0.0
     """Difference from which on a value is an improvement."""
     maximize: bool = True
     """Whether larger values are better."""
 
 
-class EvaluationConfig(base.Section):
+class EvaluationConfig(Section):
     """The evaluation on held-out tasks."""
 
-    every: base.Count | None = None
+    every: Count | None = None
     """Iterations between evaluations; by default only at the start and the end."""
-    episodes: base.Whole = 0
+    episodes: Whole = 0
     """Tasks per evaluation; 0 disables it."""
     greedy: bool = True
     """Take the most probable token; `false` samples as in training."""
-    samples: base.Count = 1
+    samples: Count = 1
     """Episodes of each task, for avg@k and pass@k; more than one requires `greedy: false`."""
     at_start: bool = True
     """Also evaluate before the first iteration."""
@@ -284,7 +295,7 @@ class EvaluationConfig(base.Section):
     the one named here."""
     early_stopping: EarlyStoppingConfig | None = None
     """End the run when evaluations no longer improve; by default never."""
-    effects: base.Whole | None = None
+    effects: Whole | None = None
     """Tasks of each evaluation that are replayed with messages left empty, for the effects of
     agents: `eval/marginal/<agent>`, `eval/influence/<agent>/<other>` and `eval/changed/<agent>/
     <other>`. Costs an episode for each agent and each message that another agent reads, and two
@@ -312,29 +323,29 @@ class EvaluationConfig(base.Section):
         return (min(self.every or steps, steps) * episodes + self.episodes * self.samples) // 40
 
 
-class OpponentsConfig(base.Section):
+class OpponentsConfig(Section):
     """The opponent pool: snapshots of the policies, and other models."""
 
-    every: base.Count | None = None
+    every: Count | None = None
     """Iterations between snapshots, the first before training; none by default."""
     keep: Annotated[int, Field(ge=2)] = 8
     """Number of snapshots kept per policy: the first, the newest, and others spread most evenly
     over the run."""
-    source: Annotated[list[str], BeforeValidator(base.listed)] = Field(default_factory=list)
+    source: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
     """Model or run folders of permanent further opponents for every policy of `policies`."""
     policies: list[str] | None = None
     """Policies whose roles opponents play; by default all trained policies."""
     matchmaking: Literal["latest", "uniform", "pfsp"] = "uniform"
     """Selection of opponents: the newest, uniformly, or with priority for stronger ones."""
-    power: base.NotNegative = 2.0
+    power: NotNegative = 2.0
     """With `pfsp`, the selection weight is the fraction of lost games to this power."""
-    self: base.Share = 0.5  # pyright: ignore[reportGeneralTypeIssues]
+    self: Share = 0.5  # pyright: ignore[reportGeneralTypeIssues]
     """Fraction of the tasks that are played without opponents."""
-    at_once: base.Count = 1
+    at_once: Count = 1
     """Number of different opponents of a policy per iteration, all held in memory."""
-    games: base.Count = 32
+    games: Count = 32
     """Games against each opponent in an evaluation."""
-    tasks_per_game: base.Count = 1
+    tasks_per_game: Count = 1
     """Held-out tasks per game, each played with every assignment of roles: the policy with the
     higher total reward wins. Use more for environments with much randomness."""
 

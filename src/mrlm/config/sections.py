@@ -7,13 +7,23 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from mrlm.config import base
+from mrlm.config.base import (
+    Count,
+    FileName,
+    NotNegative,
+    Positive,
+    Reference,
+    Section,
+    Share,
+    Whole,
+    listed,
+)
 from mrlm.config.ray_section import RayConfig
 from mrlm.core.matters import Matters, each_of
 
 
 def _trackers(value: Any) -> Any:
-    return [] if value in ("none", None, ["none"]) else base.listed(value)
+    return [] if value in ("none", None, ["none"]) else listed(value)
 
 
 def _off(value: Any) -> Any:
@@ -21,18 +31,18 @@ def _off(value: Any) -> Any:
     return "off" if value is False else value
 
 
-class ScheduleConfig(base.Section):
+class ScheduleConfig(Section):
     """The schedule of policy updates, and exchanges of policies. A string is the `order`."""
 
     order: Literal["simultaneous", "alternating", "sequential"] | None = None
     """`simultaneous`: all at once. `alternating`: in turn, some are trained while the others are
     frozen. `sequential`: one after the other in random order, in every iteration. By default the
     algorithm's own."""
-    period: base.Count | None = None
+    period: Count | None = None
     """Iterations per turn with `alternating`; 1 by default."""
     turns: list[list[str]] | None = None
     """Groups of policies trained together with `alternating`; by default each alone."""
-    swap_every: base.Count | None = None
+    swap_every: Count | None = None
     """Iterations after which agents exchange their policies; by default never, or as defined by the
     algorithm."""
     roles: list[str] | None = None
@@ -44,28 +54,28 @@ class ScheduleConfig(base.Section):
         return {"order": value} if isinstance(value, str) else value
 
 
-class TrainingConfig(base.Section):
+class TrainingConfig(Section):
     """The training: duration, batch sizes, optimisation, checkpoints and checks."""
 
-    algorithm: base.Reference = "grpo"
+    algorithm: Reference = "grpo"
     """An algorithm's name, or `module:Class`."""
-    num_iterations: base.Count | None = None
+    num_iterations: Count | None = None
     """Iterations of the run; if not set, `num_epochs` passes over the tasks."""
-    num_epochs: base.Count = 1
+    num_epochs: Count = 1
     """Passes over the tasks; where tasks never end one epoch is one iteration."""
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
     """Schedule of policy updates."""
-    batch_size: base.Count = 8
+    batch_size: Count = 8
     """Tasks (rows, pairs) per iteration; each is played `group_size` times."""
-    gradient_accumulation_steps: base.Count = 1
+    gradient_accumulation_steps: Count = 1
     """Number of equal parts of an optimiser batch; the gradient stays the same."""
-    max_tokens_per_microbatch: base.Count | Literal["auto"] = "auto"
+    max_tokens_per_microbatch: Count | Literal["auto"] = "auto"
     """Tokens, padding included, per forward pass in training. `auto`: as many as fit into half of
     the free memory when the run starts, at most 16384; an out-of-memory error of a device halves
     them once."""
-    learning_rate: base.Positive | None = None
+    learning_rate: Positive | None = None
     """Peak learning rate; the algorithm's own if not set."""
-    critic_learning_rate: base.Positive | None = None
+    critic_learning_rate: Positive | None = None
     """Peak learning rate of critics and value heads; ten times the policy's, at most 1e-3, if not
     set (3e-4 for heads and mixers of `vdn` and `qmix`)."""
     critic_model: str | None = None
@@ -76,18 +86,18 @@ class TrainingConfig(base.Section):
     GPU, equal numbers, slower steps."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    weight_decay: base.NotNegative = 0.0
+    weight_decay: NotNegative = 0.0
     """Of all trained weights but norms and biases."""
     master_weights: bool = True
     """Update weights in 16 bits through float32 copies, which cost as much memory as float32
     weights. `false`: in place, where steps below half a digit of a weight round to nothing."""
-    max_grad_norm: base.Positive | None = 1.0
+    max_grad_norm: Positive | None = 1.0
     """The gradient is clipped to this norm; null disables clipping."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
     """Schedule of the learning rate after the warm-up."""
-    warmup_steps: base.Whole = 0
+    warmup_steps: Whole = 0
     """Iterations over which the learning rate rises to its peak."""
-    warmup_ratio: base.Share | None = None
+    warmup_ratio: Share | None = None
     """Warm-up as a fraction of the run, instead of `warmup_steps`."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Compute type of forward passes in training; weights keep their own type. `auto`: bf16 on a
@@ -97,12 +107,12 @@ class TrainingConfig(base.Section):
     and adapters, `false` none, `null` that of adapters (`lora.dropout`)."""
     gradient_checkpointing: bool = False
     """Recompute activations instead of storing them."""
-    seed: base.Whole = 0
-    save_steps: base.Count | None = None
+    seed: Whole = 0
+    save_steps: Count | None = None
     """Iterations between checkpoints; by default only at the end."""
-    save_total_limit: base.Count | None = 2
+    save_total_limit: Count | None = 2
     """Number of checkpoints kept; during a run at least two. Null keeps all."""
-    logging_steps: base.Count = 1
+    logging_steps: Count = 1
     """Iterations between lines on the terminal; files contain every iteration."""
     show: list[str] = Field(default_factory=list)
     """Metrics on the terminal, with `*` for any part of a name; by default numbers by agent."""
@@ -112,16 +122,16 @@ class TrainingConfig(base.Section):
     """Trackers beside the metrics file that is always written; `none` is an empty list."""
     wandb: dict[str, Any] = Field(default_factory=dict)
     """Arguments of `wandb.init` for the tracker `wandb`, such as `project`, `entity`, `name`."""
-    max_nonfinite_steps: base.Count = 3
+    max_nonfinite_steps: Count = 3
     """Consecutive steps with a non-finite loss or gradient after which the run stops or is rolled
     back."""
-    rollback: base.Whole = 0
+    rollback: Whole = 0
     """Maximum number of rollbacks to the last good checkpoint before the run stops."""
     rollback_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Factor on all learning rates at every rollback."""
-    threads: base.Count | None = None
+    threads: Count | None = None
     """CPU threads; by default chosen by the size of the model."""
-    max_lag: base.Whole = 0
+    max_lag: Whole = 0
     """Maximum staleness in updates of the weights that start an episode: above 0 sampling continues
     during training. 0: everything is trained on by the weights that sampled it."""
     profile: bool = False
@@ -129,7 +139,7 @@ class TrainingConfig(base.Section):
     checks: Annotated[Literal["error", "warn", "off"], BeforeValidator(_off)] = "error"
     """Reaction to failed checks of silent errors: at the first step, after every weight update, and
     on the sampling weights of every step."""
-    max_mismatch_kl: base.Positive | None = None
+    max_mismatch_kl: Positive | None = None
     """`mismatch_kl` of a policy above which a step counts as sampled with other weights; by default
     1e-4 in float32 and 0.05 in 16 bits."""
     doctor: Annotated[Literal["warn", "stop", "off"], BeforeValidator(_off)] = "warn"
@@ -138,7 +148,7 @@ class TrainingConfig(base.Section):
     doctor_rules: dict[str, dict[str, Any] | bool] = Field(default_factory=dict)
     """Rule, or one's own `module:Class` -> thresholds that differ from the defaults; `false`
     switches it off."""
-    gradient_shares: base.Whole = 0
+    gradient_shares: Whole = 0
     """Iterations between computations of a shared policy's gradient by agent (`gradient_share`,
     `gradient_cosine`), one more pass for each agent. 0: never."""
 
@@ -196,7 +206,7 @@ class TrainingConfig(base.Section):
         return round(self.warmup_ratio * total)
 
 
-class DataConfig(base.Section):
+class DataConfig(Section):
     """The data set for supervised and preference learning."""
 
     dataset: Any = None
@@ -209,11 +219,11 @@ class DataConfig(base.Section):
     on_long_row: Literal["raise", "truncate"] = "raise"
     """Handling of rows that exceed the context length of the policy; `truncate` removes the
     beginning of the prompt, never of an answer."""
-    max_rows: base.Count | None = None
+    max_rows: Count | None = None
     shuffle: bool = True
     streaming: bool = False
     """Read rows during training, instead of all of them before it."""
-    shuffle_buffer: base.Count = 10_000
+    shuffle_buffer: Count = 10_000
     """Rows in memory at a time, if they are streamed and shuffled."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
@@ -239,7 +249,7 @@ class DataConfig(base.Section):
         raise ValueError("must be a preset, a path, a hub id or a list of rows (mappings)")
 
 
-class FsdpConfig(base.Section):
+class FsdpConfig(Section):
     """The sharding of models with `distributed.strategy=fsdp`.
 
     Args:
@@ -255,7 +265,7 @@ class FsdpConfig(base.Section):
     reduce_dtype: Literal["float32", "bfloat16"] | None = None
 
 
-class DistributedConfig(base.Section):
+class DistributedConfig(Section):
     """Distributed training by several processes, started by torchrun (or, with `ray`, by Ray).
 
     Args:
@@ -284,23 +294,23 @@ class DistributedConfig(base.Section):
     }
 
 
-class RecordConfig(base.Section):
+class RecordConfig(Section):
     """The record of episodes in the run folder, for `mrlm.read_run`, `mrlm replay` and pages."""
 
     tokens: Literal["sample", "all", "none"] = "sample"
     """The episodes whose tokens are recorded, with their log-probs, advantages and other columns: a
     `sample` (of every evaluation and of two groups per training step), `all`, or `none`."""
-    keep: Literal["all", "evaluations"] | base.Count = "all"
+    keep: Literal["all", "evaluations"] | Count = "all"
     """The episodes that are recorded: `all`, those of `evaluations`, or of so many groups per
     training step (and of evaluations)."""
     compress: bool = True
     """Write `episodes.jsonl.gz`; `false` writes `episodes.jsonl`."""
-    max_gb: base.Positive | None = 4.0
+    max_gb: Positive | None = 4.0
     """Size of the file, in GB, from which only every second training step is kept, then every
     fourth, and so on; evaluations stay. `null`: no limit."""
 
 
-class AsynchronyConfig(base.Section):
+class AsynchronyConfig(Section):
     """Asynchronous sampling during training, and oversampling."""
 
     partial: bool = True
@@ -317,12 +327,12 @@ class AsynchronyConfig(base.Section):
     `group_size` to complete are kept. 1 disables it."""
 
 
-class StageConfig(base.Section):
+class StageConfig(Section):
     """One run of a pipeline: a name, and the keys of the experiment that differ in it."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
-    name: base.FileName
+    name: FileName
 
     @property
     def changes(self) -> dict[str, Any]:
