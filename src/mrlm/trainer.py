@@ -268,7 +268,7 @@ class Trainer:
             return parts[name]
         raise AttributeError(f"{type(self).__name__}.{name}: see trainer.run and its learners")
 
-    def add_callback(self, callback: Callback | Any) -> None:
+    def add_callback(self, callback: object) -> None:
         """Add a callback, as the argument `callbacks`."""
         self._parts.callbacks = [*self._parts.callbacks, *adapted([callback], self.args)]
         if self._last is not None:

@@ -43,7 +43,7 @@ FOREIGN: dict[str, set[str]] = {
     "learn/policy/storage.py": {"tensor"},
     "learn/policy/weights.py": {"config", "self.model"},
     "learn/policy/wrapped_modules.py": {"inner", "model", "output"},
-    "build/arguments.py": {"usual"},
+    "build/arguments.py": {"peft_config", "usual"},
     # libraries, and what they answer
     "distributed/on_ray/actor_calls.py": {"error"},
     "engines/openai.py": {"answer"},
@@ -58,6 +58,7 @@ FOREIGN: dict[str, set[str]] = {
     "teams/hub.py": {"link"},
     # functions, modules and values of a user's
     "core/operating_system.py": {"os"},
+    "build/compatible.py": {"rows"},
     "build/recorded.py": {
         "env",
         "live",
@@ -74,7 +75,7 @@ FOREIGN: dict[str, set[str]] = {
     "data/tasks.py": {"value"},
     "environments/programs/code/formats.py": {"builtins", "value"},
     "environments/wrappers/rescored.py": {"self.reward_fn"},
-    "environments/shared/reward_functions.py": {"answer", "function"},
+    "environments/shared/reward_functions.py": {"answer", "function", "setting"},
     "environments/tools/registry.py": {"state"},
     "environments/tools/tool.py": {"function"},
     "play/proof.py": {"env"},

@@ -49,7 +49,7 @@ def with_keywords(kind: Any, args: Any, words: dict[str, Any]) -> tuple[Any, dic
     the other keywords; both unchanged for a trainer (whose config class is `kind`) or `args` of
     this library. Raises `ConfigError`: one of them contradicts `args`."""
     kind = kind if args is None else type(args)
-    face = getattr(kind, "face_of", None)
+    face = kind.face_of if isinstance(kind, type) and issubclass(kind, FlatWords) else None
     if face is None or not face.library:
         return args, words
     words = as_here(face, words)
@@ -149,7 +149,8 @@ def evaluated(
 
 def note_text_prompts(kind: type[FlatWords] | None, rows: Any) -> None:
     """One message where the prompts of a trainer of TRL's are text, which it does not render."""
-    theirs = getattr(kind, "__module__", "") == "mrlm.trl" and hasattr(rows, "__getitem__")
+    trl = kind is not None and kind.__module__ == "mrlm.trl"
+    theirs = trl and hasattr(rows, "__getitem__")  # not a stream, which is read once
     first = next(iter(rows), None) if theirs else None
     if isinstance(first, Mapping) and isinstance(first.get("prompt"), str):
         text = "prompt: text is a user's message here, in the chat template; TRL continues it raw"

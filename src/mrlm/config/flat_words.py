@@ -77,7 +77,7 @@ def without_neutral(
 def _assign(settings: Any, name: str, value: object) -> None:
     """Sets an attribute of a config object with the effect of the keyword of its name."""
     kind = type(settings)
-    if not hasattr(settings, "_made"):  # by its own constructor
+    if "_made" not in vars(settings):  # by its own constructor
         return object.__setattr__(settings, name, value)
     words = as_here(kind.face_of, {name: value})
     field_names = {field.name for field in dataclasses.fields(kind)}

@@ -114,8 +114,9 @@ def parts_of(run: Run, args: Any = None, state: CallbackState | None = None) -> 
     """Parts of transformers' trainers: `state`, in the counts of `args`, and of a run with one
     policy `model` and `processing_class`."""
     state, tasks = state or CallbackState(log_history=run.log.history()), run.source.num_tasks()
-    counts = [getattr(run.algorithm, name, 1) for name in ("update_epochs", "num_minibatches")]
-    each = math.prod(counts) if type(args).__module__ == "mrlm.trl" else 1
+    trl = isinstance(args, FlatWords) and type(args).__module__ == "mrlm.trl"
+    counts = args.to_dict() if trl else {}  # of optimiser steps in a step
+    each = math.prod(counts.get(name, 1) for name in ("update_epochs", "num_minibatches"))
     state.max_steps, state.global_step = run.total_steps * each, run.step * each
     size = run.config.training.batch_size
     state.epoch = run.step * size / tasks if tasks else float(run.step)

@@ -32,8 +32,7 @@ class JointSample:
         prompts: agent -> its prompt, text or `{"role", "content"}` messages.
         completions: agent -> its answer, in the same form.
         texts: agent -> its answer as text.
-        columns: of its row, but for the prompt.
-        row_prompt: prompt of its row.
+        columns, row_prompt: of its row.
     """
 
     task_id: str
@@ -154,25 +153,22 @@ class Scorer:
         self._warned = False
         parameters = list(inspect.signature(function).parameters.values())
         kinds = {p.kind for p in parameters}
-        only_columns = kinds == {inspect.Parameter.VAR_KEYWORD}
         self._any = inspect.Parameter.VAR_KEYWORD in kinds
         positional = [
             p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
         count = len(self.agents)
         names = {p.name for p in parameters if p.kind is not p.VAR_POSITIONAL} & BATCHED
-        self._prompts_first = len(positional) == count + 1 > 2 and positional[0].name == "prompts"
-        self._prompts_first &= "completions" not in names
-        self.batched: bool = only_columns or (bool(names) and not self._prompts_first)
+        self._prompts_first: bool = names == {"prompts"} and len(positional) == count + 1 > 2
+        columns_only = kinds == {inspect.Parameter.VAR_KEYWORD}
+        self.batched: bool = columns_only or (bool(names) and not self._prompts_first)
         taken = 0 if self.batched else count + self._prompts_first
         named = positional[taken:] + [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self._wanted = {p.name for p in named}
         self._required = {p.name for p in named if p.default is p.empty} - BATCHED
         if absent := ABSENT & {p.name for p in parameters if p.default is p.empty}:
-            raise ConfigError(
-                f"reward function {name!r}: {min(absent)} is not passed; give it the default None, "
-                "and use prompts, completions and columns (docs/coming_from.md)"
-            )
+            text = "is not passed; give it the default None (see docs/coming_from.md)"
+            raise ConfigError(f"reward function {name!r}: {min(absent)} {text}")
         if inspect.Parameter.VAR_POSITIONAL not in kinds and len(positional) < taken:
             raise ConfigError(
                 f"reward function {name!r} takes {len(positional)} lists for {taken} agents "
@@ -189,7 +185,7 @@ class Scorer:
         for sample in samples:
             lists = [[sample.texts[agent]] for agent in self.agents]
             prompt = sample.row_prompt
-            lists = [[prompt], *lists] if self._prompts_first else lists
+            lists[:0] = [[prompt]] * self._prompts_first
             offered = {"batch_items": [{"prompt": prompt, **sample.columns}], "prompts": [prompt]}
             offered |= {name: [value] for name, value in sample.columns.items()}
             scores += await self._values([sample.task_id], lists, offered)
