@@ -226,8 +226,8 @@ def check_targets(file: Path | None, folder: Path | None = None) -> None:
         raise ConfigError(f"{file} cannot be written: it is a folder; give a file")
     for path in filter(None, (file, folder)):
         try:
-            place = next(each for each in path.absolute().parents if each.exists())
-            tempfile.TemporaryFile(dir=place).close()
+            nearest = next(parent for parent in path.absolute().parents if parent.exists())
+            tempfile.TemporaryFile(dir=nearest).close()
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -61,11 +61,11 @@ def look(
         from mrlm.record.reader import RecordedEpisode
 
         episodes = [RecordedEpisode(row) for row in rows[:limit]]
-        columns = {name for each in episodes for turn in each.turns for name in turn.columns}
+        columns = {name for played in episodes for turn in played.turns for name in turn.columns}
         if tokens is not None and columns and tokens not in columns:
             raise ConfigError(registry.unknown(tokens, sorted(columns), "--tokens"))
-        for each in episodes:
-            print(printable(_episode(recorded, each, tokens)))
+        for played in episodes:
+            print(printable(_episode(recorded, played, tokens)))
 
 
 def _nothing(recorded: RecordedRun, episode: str | None) -> str:

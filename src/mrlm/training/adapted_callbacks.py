@@ -116,8 +116,8 @@ def parts_of(run: Run, args: Any = None, state: CallbackState | None = None) -> 
     state, tasks = state or CallbackState(log_history=run.log.history()), run.source.num_tasks()
     trl = isinstance(args, FlatWords) and type(args).__module__ == "mrlm.trl"
     counts = args.to_dict() if trl else {}  # of optimiser steps in a step
-    each = math.prod(counts.get(name, 1) for name in ("update_epochs", "num_minibatches"))
-    state.max_steps, state.global_step = run.total_steps * each, run.step * each
+    updates = math.prod(counts.get(name, 1) for name in ("update_epochs", "num_minibatches"))
+    state.max_steps, state.global_step = run.total_steps * updates, run.step * updates
     size = run.config.training.batch_size
     state.epoch = run.step * size / tasks if tasks else float(run.step)
     state.num_train_epochs = math.ceil(run.total_steps * size / tasks) if tasks else 1

@@ -63,9 +63,9 @@ class PolicyWeights:
     ) -> None:
         self.name = name
         bare, wrapper = unwrap(model)
-        for each in (bare, reference):
-            if each is not None:
-                use_dequantized(each)
+        for loaded in (bare, reference):
+            if loaded is not None:
+                use_dequantized(loaded)
         self.model: Any = bare
         self.across: Across | None = None if wrapper is None else Across(wrapper)
         self.tokenizer = tokenizer
