@@ -67,7 +67,7 @@ class Distill(Algorithm):
             `reverse`, each times `beta (1 - beta)`.
         reward_weight: weight of the policy gradient of the environment's rewards (each less the
             mean of its siblings'), in the same step; 0 leaves rewards out.
-        aggregation: how per-token losses become one number (`ops.token_weights`).
+        aggregation: how per-token losses become one number (`ops.aggregate`).
     """
 
     teacher_model: str | dict[str, str] | None = None

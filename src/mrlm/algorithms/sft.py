@@ -53,7 +53,7 @@ class SFT(Algorithm):
         min_reward_threshold: see there.
         collect_every: iterations between two collections; 0 collects once.
         teacher: who acts in collected episodes: the `policy` itself, or the environment's `expert`.
-        aggregation: how per-token losses become one number (`ops.token_weights`).
+        aggregation: how per-token losses become one number (`ops.aggregate`).
     """
 
     mode: Literal["behavioral_cloning", "world_model", "combined"] = "behavioral_cloning"

@@ -58,12 +58,11 @@ def _counts(like: Tensor, index: Tensor, size: int) -> Tensor:
     return segment_sum(torch.ones_like(like), index, size)
 
 
-def token_weights(
-    like: Tensor, batch: Batch, mode: Aggregation, constant_length: int | None = None
+def aggregate(
+    per_token: Tensor, batch: Batch, mode: Aggregation, constant_length: int | None = None
 ) -> Tensor:
-    """The weights (N,) of per-token losses of a micro-batch, in the type and on the device of
-    `like`, with which their sum is the loss, divided by counts of the whole optimiser batch: the
-    results of micro-batches add up, for any split.
+    """Reduces per-token losses (N,) of a micro-batch to a scalar, divided by counts of the whole
+    optimiser batch: the results of micro-batches add up, for any split.
 
     `token_mean`: over all tokens (DAPO). `sequence_mean_token_mean`: GRPO paper, GSPO.
     A sequence is a rollout, however many samples hold its turns.
@@ -73,6 +72,13 @@ def token_weights(
     `sequence_mean_turn_mean`: turns are averaged inside a sequence first (ReMA). `agent_balanced`:
     mean over agents of the agent's own token mean, so that a verbose one does not dominate.
     """
+    return (per_token * token_weights(per_token, batch, mode, constant_length)).sum()
+
+
+def token_weights(
+    like: Tensor, batch: Batch, mode: Aggregation, constant_length: int | None = None
+) -> Tensor:
+    """The weights (N,) of the tokens in `aggregate`, in the type and on the device of `like`."""
     totals = batch.totals
     ones = torch.ones_like(like, requires_grad=False)
     sequences = ones / totals.sequences

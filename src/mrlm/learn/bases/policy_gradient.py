@@ -58,7 +58,7 @@ class PolicyGradient(Algorithm):
             are aliases of `ppo`: TRL's `bnpo` divides by the tokens of a micro-batch, whereas
             results here do not depend on micro-batches. A name sets the loss and its aggregation,
             with `gspo` the clip ranges too; `preset` sets all numbers of a paper.
-        aggregation: reduction of per-token losses (`ops.token_weights`); `None` is the default of
+        aggregation: reduction of per-token losses (`ops.aggregate`); `None` is the default of
             `loss_type`. Avoid `token_mean` with sequence ratios, since it weighs sequences by their
             length.
         constant_length: divisor of `constant`; `None` takes the maximum completion length.
