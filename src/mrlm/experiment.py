@@ -110,7 +110,7 @@ def _run_stages(
         stage.experiment_name = f"{config.experiment_name}-{name}"
         stage.output_dir = str(stage_folder)
         if resume is not None and peers.first(
-            partial(_finished, stage_folder, stage, index == len(stages) - 1)
+            partial(_finished, stage_folder, name, stage, index == len(stages) - 1)
         ):
             log.info("stage %s is finished", name)
         else:
@@ -201,12 +201,17 @@ def dry_run(config: ExperimentConfig, colour: bool = False) -> tuple[str, list[s
     return "\n".join(text), problems
 
 
-def _finished(folder: Path, stage: ExperimentConfig, last: bool) -> bool:
+def _finished(folder: Path, name: str, stage: ExperimentConfig, last: bool) -> bool:
     """Whether a stage can be skipped; the last one may have been given more iterations."""
-    iterations = stage.training.num_iterations
-    if last and iterations is not None and checkpoints(folder):
-        return step_of(checkpoints(folder)[0]) >= iterations and (folder / "final").exists()
-    return (folder / "final").exists()
+    iterations, saved = stage.training.num_iterations, checkpoints(folder)
+    ended = (folder / "final").exists()
+    if not ended or iterations is None or not saved or (step := step_of(saved[0])) >= iterations:
+        return ended
+    if not last:
+        text = "stage %s ended after %d of %d iterations and is not trained on, since the next one "
+        text += "begins with what it had learned; for more of it train in another folder"
+        log.warning(text, name, step, iterations)
+    return not last
 
 
 def _note_models(folder: Path, parts: LiveObjects) -> None:

@@ -11,6 +11,7 @@ import pytest
 from forking import Launcher
 from mrlm import Callback, run_experiment
 from mrlm.config import ExperimentConfig, parse_config
+from mrlm.experiment import at_most
 from mrlm.learn.checkpoint import checkpoints
 from mrlm.record.files import rows_of
 from recovery.disks import cut_off, limits
@@ -156,6 +157,19 @@ def test_a_pipeline_that_is_finished_says_so_and_what_it_came_to(
         again = run_experiment(own, resume=tmp_path / "run")
     assert again.metrics == done.metrics and again.run_folder == done.run_folder
     assert "every stage is finished" in caplog.text
+
+
+def test_a_stage_that_a_shorter_run_ended_is_not_called_finished_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stages: list[Any] = [{"name": x, "training": {"num_iterations": 2}} for x in ("one", "two")]
+    own = config(tmp_path / "run", stages=stages)
+    run_experiment(at_most(own, 1))
+    run_experiment(own, resume=tmp_path / "run")
+    assert "stage one ended after 1 of 2 iterations and is not trained on" in caplog.text
+    assert "stage two ended" not in caplog.text
+    last = [checkpoints(tmp_path / "run" / x)[0].name for x in ("1-one", "2-two")]
+    assert last == ["checkpoint-1", "checkpoint-2"]
 
 
 # -- short forms of the campaigns ------------------------------------------------------------------

@@ -21,6 +21,7 @@ from mrlm.build.opponents import opponents_of, population_of, spare_of
 from mrlm.build.policies import LiveObjects, assign, load_policies, make_settings, origin_of
 from mrlm.build.precision import device_type, precision_text, with_precision
 from mrlm.build.preview import assignment_text
+from mrlm.build.quantization import section_of
 from mrlm.build.recorded import recorded_config, refuse_program
 from mrlm.build.run_plan import RunPlan, play_plan
 from mrlm.build.schedule import assignments_of
@@ -231,8 +232,8 @@ def arithmetic_of(
     """The memory and time estimate of a run: with `shape` and `parameters` of every policy's model,
     where it is not available, and `free` bytes of memory before the run (by default what is free
     here)."""
-    config, assignment = plan.config, plan.assignment
-    device = device_type(config)
+    assignment, device = plan.assignment, device_type(plan.config)
+    config = plan.config.model_copy(update={"model": section_of(plan)})
     if free is None:
         free = free_memory(torch.device("cuda" if device == "cuda" else "cpu"))
     templates = [env.template for env in plan.trained_environments]

@@ -15,6 +15,8 @@ from families import VOCABULARY
 from lean_engines import adapters, assert_lean, assert_same, build, generate, mixed
 from mrlm import GRPO, ExperimentConfig, Learner, Team, run_experiment
 from mrlm.algorithms.sft import SFTTrainer
+from mrlm.build.policies import LiveObjects
+from mrlm.build.run import arithmetic_of, plan_of
 from mrlm.build.served_policies import house_of, house_of_config, house_of_team
 from mrlm.config.aliases import WORDS
 from mrlm.core.errors import MRLMError
@@ -279,7 +281,9 @@ def test_an_adapter_keeps_the_quantisation_of_its_training(
         policy.reference_adapter = ""
         load_reference(policy, checkpoint)
         assert len(layers(policy.reference)) == len(layers(policy.model))
-    run_experiment(config(tmp_path / "on", policies=saved, **how))
+    on = config(tmp_path / "on", policies=saved, **how)
+    assert arithmetic_of(plan_of(on, LiveObjects())).job.quantization == "nf4"
+    run_experiment(on)
     assert "quantization: nf4" in (tmp_path / "on" / "final" / "team.yaml").read_text()
     with pytest.raises(MRLMError, match=r"set model\.quantization=nf4"):
         run_experiment(config(tmp_path / "no", policies=saved | {"b": {"lora": {}}}, **how))
