@@ -32,7 +32,7 @@ from mrlm.config.flat_words import (
 )
 from mrlm.config.normalize import section_key
 from mrlm.core import registry
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.faces import faces
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.checkpoint import MANIFEST
@@ -164,6 +164,9 @@ class Trainer:
     ) -> Any:
         """The rows to train on; `None` where they become an environment with reward functions."""
         compatible.note_text_prompts(kind, rows)
+        if isinstance(eval_dataset, Mapping):
+            names = ", ".join(map(repr, eval_dataset))
+            raise DataError(f"eval_dataset: several data sets ({names}); give one of them")
         scored = scored_rows(self.config, rows, reward_func, eval_dataset, scoring)
         if scored is None:
             return rows

@@ -14,7 +14,7 @@ from mrlm import GRPOConfig
 from mrlm.comlrl import IACConfig, IACTrainer, MAGRPOConfig, MAGRPOTrainer
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.config.errors import InvalidConfig
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, DataError
 from mrlm.trl import DPOConfig, DPOTrainer, GRPOTrainer, RLOOTrainer, SFTConfig, SFTTrainer
 from mrlm.trl import GRPOConfig as TheirConfig
 
@@ -250,6 +250,8 @@ def test_rows_for_evaluation_that_nothing_plays_are_an_error():
     rows = [{"prompt": "a", "completion": "b"}]
     with pytest.raises(ConfigError, match="eval_dataset="):
         SFTTrainer(mrlm.default_model(), train_dataset=rows, eval_dataset=rows)
+    with pytest.raises(DataError, match=r"several data sets \('easy', 'hard'\); give one"):
+        online(eval_dataset={"easy": ROWS, "hard": ROWS})
 
 
 def test_the_first_line_of_a_run_states_its_amounts(tmp_path, launcher):
