@@ -443,6 +443,8 @@ def test_weights_change_while_nobody_speaks() -> None:
         (("--policy", "base"), "write NAME=FOLDER"),
         (("--http-port", "0", "-e", "relay"), "--http-port is for policies"),
         (("--dtype", "float16", "-e", "relay"), "--dtype is for policies"),
+        (("--workers", "2", "--policy", "a=x"), "--workers is for environments"),
+        (("--lease", "9", "--policy", "a=x"), "--lease is for environments"),
         (("--policy", "a=x", "--policy", "a=y"), "the name 'a' is given twice"),
         (("--policy", "a=./none"), "the folder does not exist"),
         (

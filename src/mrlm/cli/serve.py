@@ -63,6 +63,10 @@ def serve(
     if not (policy or policies_of or team):
         how = {"http_port": http_port, "weights_from": weights_from, "take_weights": take_weights}
         refuse("is for policies, none is served; give --policy", device=device, dtype=dtype, **how)
+    if not worlds:
+        how = {"workers": workers, "lease": lease != 60, "timeout": timeout != 60}
+        how |= {"max_sessions": max_sessions != 4096, "no_arguments": not arguments}
+        refuse("is for environments, none is served; give --environments", **how)
     settings = Settings(
         environments=worlds,
         host=host,
