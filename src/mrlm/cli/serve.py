@@ -57,16 +57,12 @@ def serve(
 
     worlds: list[str | ServedEnvironment] = [*_named(environments or []), *_configured(config)]
     if not (worlds or policy or policies_of or team):
-        raise ConfigError(
-            "nothing to serve is given; use --environments, such as math, or --policy"
-        )
+        raise ConfigError("nothing to serve is given; use --environments or --policy")
     if not (policy or policies_of or team):
         how = {"http_port": http_port, "weights_from": weights_from, "take_weights": take_weights}
         refuse("is for policies, none is served; give --policy", device=device, dtype=dtype, **how)
     if not worlds:
-        how = {"workers": workers, "lease": lease != 60, "timeout": timeout != 60}
-        how |= {"max_sessions": max_sessions != 4096, "no_arguments": not arguments}
-        refuse("is for environments, none is served; give --environments", **how)
+        _refuse_sessions(workers, lease, timeout, max_sessions, arguments)
     settings = Settings(
         environments=worlds,
         host=host,
@@ -87,6 +83,14 @@ def serve(
     )
     how = take_weights, weights_from, device, dtype, engine_timeout
     _run(settings, open_hub(policy, policies_of, *how, team), http_port, grace)
+
+
+def _refuse_sessions(
+    workers: int | None, lease: float, timeout: float, sessions: int, arguments: bool
+) -> None:
+    how = {"workers": workers, "lease": lease != 60, "timeout": timeout != 60}
+    how |= {"max_sessions": sessions != 4096, "no_arguments": not arguments}
+    refuse("is for environments, none is served; give --environments", **how)
 
 
 def _run(settings: Settings, hub: PolicyHub | None, http_port: int | None, grace: float) -> None:
