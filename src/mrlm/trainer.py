@@ -89,7 +89,7 @@ class Trainer:
     algorithm: ClassVar[str] = ""
     args_class: ClassVar[type[FlatWords] | None] = None
     """A config class whose defaults replace the algorithm's, for the names of other libraries."""
-    args: Any
+    args: FlatWords | Algorithm | None
     """The config class or algorithm that it was made with, with the keywords in it."""
     _usual: frozenset[str] = frozenset()
     """Config paths that have the default of another library's class."""
