@@ -61,8 +61,6 @@ def serve(
     if not (policy or policies_of or team):
         how = {"http_port": http_port, "weights_from": weights_from, "take_weights": take_weights}
         refuse("is for policies, none is served; give --policy", device=device, dtype=dtype, **how)
-    if not worlds:
-        _refuse_sessions(workers, lease, timeout, max_sessions, arguments)
     settings = Settings(
         environments=worlds,
         host=host,
@@ -81,15 +79,16 @@ def serve(
         arguments=arguments,
         hidden=(TOKEN, token_env) if token_env else (TOKEN,),
     )
+    if not worlds:
+        _refuse_sessions(settings, workers)
     how = take_weights, weights_from, device, dtype, engine_timeout
     _run(settings, open_hub(policy, policies_of, *how, team), http_port, grace)
 
 
-def _refuse_sessions(
-    workers: int | None, lease: float, timeout: float, sessions: int, arguments: bool
-) -> None:
-    how = {"workers": workers, "lease": lease != 60, "timeout": timeout != 60}
-    how |= {"max_sessions": sessions != 4096, "no_arguments": not arguments}
+def _refuse_sessions(settings: Settings, workers: int | None) -> None:
+    names = ("lease", "timeout", "max_sessions")
+    how = {name: getattr(settings, name) != getattr(type(settings)(), name) for name in names}
+    how |= {"workers": workers, "no_arguments": not settings.arguments}
     refuse("is for environments, none is served; give --environments", **how)
 
 
