@@ -157,6 +157,9 @@ class LazyAgent(Rule):
         free = self._free(history, speaker)
         if listener != agent or free is None or len(changed) < self.evaluations:
             return None
+        influence = history.known(f"eval/influence/{pair}", self.evaluations)[1]
+        if len(influence) and not influence.any():  # it is not shown them, as in chain with alone
+            return None
         if changed.max() > 1 - self.same or solved(history, episodes, self.steps):
             return None
         return free[0], (

@@ -376,6 +376,7 @@ def test_a_listener_that_ignores() -> None:
     every = np.where(np.arange(24) % 4 == 0, 1.0, np.nan)
     effects = {
         "eval__changed__a__b": 0.0 * every,
+        "eval__influence__a__b": 0.17 * every,
         "eval__marginal__a": 0.0 * every,
         "eval__reward__std": 0.4 * every,
     }
@@ -385,6 +386,7 @@ def test_a_listener_that_ignores() -> None:
     for name, value in {
         "eval__changed__a__b": 0.25,  # it listens
         "eval__marginal__a": 0.1,  # the team needs what it hears
+        "eval__influence__a__b": 0.0,  # it is not shown what a writes
     }.items():
         assert alarms(rows(**effects | {name: value * every})) == [], name
     assert alarms(rows(**effects, reward__b__correct=1.0)) == []  # solved all the same
