@@ -21,6 +21,11 @@ def first_legal(world: Any, seat: str, messages: Any) -> str:
     return messages[-1].content.rpartition("Actions: ")[2].split(", ")[0]
 
 
+def first_moves(world: Any, result: Any) -> dict[str, Message]:
+    seen = result.observations.items()
+    return {seat: Message(first_legal(world, seat, each.messages)) for seat, each in seen}
+
+
 def test_contract() -> None:
     for id in GAMES:
         keeps_the_contract(lambda id=id: PettingZooEnvironment(id, max_turns=15))
@@ -33,11 +38,7 @@ def test_legal_moves_are_told_and_taken(id: str) -> None:
     world = PettingZooEnvironment(id, max_turns=40).spawn()
     result = world.reset(world.task(0), 0)
     while not (result.done or result.truncated):
-        said = {
-            seat: Message(first_legal(world, seat, each.messages))
-            for seat, each in result.observations.items()
-        }
-        result = world.step(said)
+        result = world.step(first_moves(world, result))
         assert not any(each.components["illegal"] for each in result.rewards.values())
 
 
@@ -160,11 +161,7 @@ def test_the_board_shows_all_players(id: str) -> None:
     before = world.render()
     assert before and all(world.render(agent) is None for agent in world.agents)
     while not (result.done or result.truncated):
-        said = {
-            seat: Message(first_legal(world, seat, each.messages))
-            for seat, each in result.observations.items()
-        }
-        result = world.step(said)
+        result = world.step(first_moves(world, result))
         assert world.render() == world.render()
     assert world.render() != before or "holdem" in id, "a hand may end with a fold"
     if id.startswith("leduc"):

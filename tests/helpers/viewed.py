@@ -91,7 +91,19 @@ def trained_run(folder: Path, *overrides: str, **config: Any) -> Path:
     return folder / "run"
 
 
-WRONG = """(() => {
+COLOURS = """(() => {
+  const parts = text => {
+    const srgb = text.match(/srgb ([^ ]+) ([^ ]+) ([^ )]+)(?: . ([^ )]+))?/)
+    if (srgb) return [+srgb[1], +srgb[2], +srgb[3], +(srgb[4] ?? 1)]
+    const [r, g, b, a] = text.match(/[\\d.]+/g).map(Number)
+    return [r / 255, g / 255, b / 255, a ?? 1]
+  }
+  const light = colour => colour.slice(0, 3)
+    .map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, x, k) => sum + x * [0.2126, 0.7152, 0.0722][k], 0)
+"""
+"""Start of a program: a colour's red, green, blue and opacity, and its luminance (WCAG 2.2)."""
+WRONG = """
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = []
   while (texts.nextNode())
     if (/^(null|undefined|NaN|false|\\[object .*)$/.test(texts.currentNode.data.trim()))
@@ -103,16 +115,7 @@ WRONG = """(() => {
     if (top < below - 1) found.push(`${part.tagName}.${part.className} lies over what is above it`)
     below = Math.max(below, bottom)
   }
-  const parts = text => {
-    const srgb = text.match(/srgb ([^ ]+) ([^ ]+) ([^ )]+)(?: . ([^ )]+))?/)
-    if (srgb) return [+srgb[1], +srgb[2], +srgb[3], +(srgb[4] ?? 1)]
-    const [r, g, b, a] = text.match(/[\\d.]+/g).map(Number)
-    return [r / 255, g / 255, b / 255, a ?? 1]
-  }
   const over = (above, below) => below.map((x, k) => above[k] * above[3] + x * (1 - above[3]))
-  const light = colour => colour.slice(0, 3)
-    .map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, x, k) => sum + x * [0.2126, 0.7152, 0.0722][k], 0)
   const painted = (node, name) => parts(getComputedStyle(node)[name])
   const behind = new Map()
   const ground = node => {
@@ -150,7 +153,7 @@ def check_clean(browser: Browser) -> None:
     assert browser.requests() == []
     assert browser.js("document.documentElement.dataset.pwned") is None
     assert browser.js("document.documentElement.scrollWidth <= innerWidth")
-    assert browser.js(WRONG) == []
+    assert browser.js(COLOURS + WRONG) == []
 
 
 def check_fits(browser: Browser, page: Path, *places: str) -> None:

@@ -17,7 +17,7 @@ from mrlm.record.reader import RecordedEpisode, read_run
 from mrlm.viewer.choice import Candidate, choose
 from mrlm.viewer.export import STATIC, export_run
 from record_maker import PIECES, RunMaker
-from viewed import HOSTILE, RELAY, check_clean, needs_browser, tab_to, trained_run
+from viewed import COLOURS, HOSTILE, RELAY, check_clean, needs_browser, tab_to, trained_run
 
 
 @pytest.fixture(scope="module")
@@ -68,16 +68,7 @@ def test_every_page_is_clean_and_fits(
     check_clean(browser)
 
 
-CONTRAST = """(() => {
-  const parts = text => {
-    const srgb = text.match(/srgb ([^ ]+) ([^ ]+) ([^ )]+)(?: . ([^ )]+))?/)
-    if (srgb) return [+srgb[1], +srgb[2], +srgb[3], +(srgb[4] ?? 1)]
-    const [r, g, b, a] = text.match(/[\\d.]+/g).map(Number)
-    return [r / 255, g / 255, b / 255, a ?? 1]
-  }
-  const light = colour => colour.slice(0, 3)
-    .map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, x, k) => sum + x * [0.2126, 0.7152, 0.0722][k], 0)
+CONTRAST = """
   const page = parts(getComputedStyle(document.body).backgroundColor)
   const names = ["p10", "n10", "p5", "n5", "dim", "c", "badge warn", "note", "gone", "come"]
   return Object.fromEntries(names.map(name => {
@@ -98,7 +89,8 @@ CONTRAST = """(() => {
 def test_text_has_contrast_on_every_paint(browser: Browser, made: Path, dark: bool) -> None:
     browser.theme(dark)
     browser.open(made)
-    assert {name: ratio for name, ratio in browser.js(CONTRAST).items() if ratio < 4.5} == {}
+    ratios = browser.js(COLOURS + CONTRAST).items()
+    assert {name: ratio for name, ratio in ratios if ratio < 4.5} == {}
     browser.theme(False)
 
 

@@ -45,7 +45,8 @@ MEMORY = (
     "during a step; trained weights in 16 bits also have masters T*4, and their optimizer takes "
     "2*T*4) + reference N*b + critic (its weights, gradients and optimizer) + opponents "
     "(copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
-    "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in; on a "
+    "3*intermediate; on a GPU 4*hidden + 2*query_width, less the gradients if a step is one "
+    "micro-batch) + logits of a chunk + casts (weights in the type they are computed in; on a "
     "GPU of a block and of the head; of quantised ones a block, on a CPU one map) + kv_cache "
     "rows*tokens*2*kv_width*layers*c (rows of a step or, on a CPU, of a larger evaluation; those "
     "that do not fit into engine.kv_mib, by default 80 % of what a GPU has free, wait) + prefixes "
@@ -77,6 +78,7 @@ class MemoryLoad:
         offloaded: whether the moments are in the host's memory.
         accelerated: whether the device is not a CPU.
         quantization: how the linear maps of bases are kept, if quantised.
+        once: whether a step is one micro-batch.
     """
 
     width: int = 4
@@ -95,6 +97,7 @@ class MemoryLoad:
     agents: int = 1
     accelerated: bool = False
     quantization: str | None = None
+    once: bool = False
 
 
 def parts_of(
@@ -137,6 +140,8 @@ def parts_of(
         parts["opponents"] = weights.num_opponents * weights.trained * bytes_each
     if shape is not None:
         parts |= _passing(weights, shape, job, shards)
+        if job.accelerated and job.once and weights.trainable:  # gradients come as they go
+            parts["activations"] = max(0, parts["activations"] - parts["gradients"])
     return parts
 
 
@@ -158,12 +163,15 @@ def peak(memory: Mapping[str, Mapping[str, int]]) -> int:
     return everything - passing + max(learning, playing)
 
 
-def activations(shape: ModelShape, tokens: int, computed: int, checkpointing: bool = False) -> int:
+def activations(
+    shape: ModelShape, tokens: int, computed: int, checkpointing: bool = False, fused: bool = False
+) -> int:
     """Bytes that a forward pass keeps for its backward pass: the inputs of the products, norms,
-    attention and the gate of a block (counted in `learn/fast/forward.py`; 20 numbers per hidden
-    unit at the usual proportions, where arXiv 2205.05198, eq. 1, has 17 without the attention
-    matrix)."""
-    block = 6 * shape.hidden + 3 * shape.query_width + 2 * shape.kv_width + 3 * shape.intermediate
+    attention and the gate of a block, as counted in `learn/fast/forward.py` (arXiv 2205.05198,
+    eq. 1, without the attention matrix); with `fused`, in the kernels of an accelerator."""
+    hidden, queries = (4, 2) if fused else (6, 3)
+    block = hidden * shape.hidden + queries * shape.query_width
+    block += 2 * shape.kv_width + 3 * shape.intermediate
     if checkpointing:
         return tokens * computed * (block + shape.hidden * shape.layers)
     return tokens * computed * block * shape.layers
@@ -184,8 +192,7 @@ def tokens_in(
 ) -> int:
     """The tokens of a micro-batch whose activations and logits take at most `size` bytes: a power
     of two, so that a little more or less memory changes nothing, from `LEAST_TOKENS` to
-    `MOST_TOKENS`.
-    """
+    `MOST_TOKENS`."""
     tokens = MOST_TOKENS
 
     def taken() -> int:
@@ -262,7 +269,8 @@ def _passing(weights: WeightSizes, shape: ModelShape, job: MemoryLoad, shards: i
     """Bytes that are needed during a forward and backward pass."""
     parts: Parts = {}
     if weights.trainable:
-        parts["activations"] = activations(shape, job.tokens, job.computed, job.checkpointing)
+        how = job.computed, job.checkpointing, job.lean and job.accelerated
+        parts["activations"] = activations(shape, job.tokens, *how)
         parts["logits"] = logits(shape, job.tokens, job.lean, job.accelerated)
         if extra := casts(shape, job):
             parts["casts"] = extra

@@ -238,6 +238,7 @@ def arithmetic(
     per_step = math.ceil(plan.sequences / steps) if steps else 0
     together = max(1, plan.job.tokens // plan.tokens)
     plan.microbatches = max(plan.microbatches, math.ceil(per_step / together))
+    plan.job = replace(plan.job, once=plan.microbatches == 1)
     plan.record = _record_of(config, plan, algorithm.spec)
     plan.memory = {policy.name: parts_of(policy, plan.job) for policy in plan.weights}
     plan.notes += unknown

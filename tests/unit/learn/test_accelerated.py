@@ -20,6 +20,10 @@ from mrlm.core.types import Turn
 from mrlm.learn.agent_numbers import AgentNumbers
 from mrlm.learn.data.batch import Sample, merge, pack
 from mrlm.learn.fast import attention
+from mrlm.learn.fast.adapters import PackedTree
+from mrlm.learn.fast.forward import LeanForward
+from mrlm.learn.fast.llama_modules import anatomy_of
+from mrlm.learn.fast.prefix_tree import plant
 from mrlm.learn.fast.repeatable import repeatable, strictly
 from mrlm.learn.fast.varlen_attention import (
     EfficientKernel,
@@ -35,6 +39,8 @@ from mrlm.learn.optimizer import training_mode
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.update_meter import Trace
+from mrlm.planning.memory import activations
+from mrlm.planning.model_shape import shape_in
 
 pytestmark = pytest.mark.system
 
@@ -173,6 +179,23 @@ def largest(device: Any, name: str = "llama") -> int:
     return max(sizes)
 
 
+def kept(device: torch.device) -> list[int]:
+    """Bytes that autograd keeps of a forward pass in bf16, and what the plan says."""
+    model = family("llama", num_hidden_layers=9).to(device)
+    held: dict[int, Tensor] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        if len(x) == 200 and x.is_floating_point():  # a row for every token
+            held[x.data_ptr()] = x
+        return x
+
+    tree = plant([list(range(201))], np.zeros(200, dtype=np.int64), np.arange(200), device)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        LeanForward(anatomy_of(model), torch.bfloat16).hidden([PackedTree(tree, None)])
+    shape: Any = shape_in(model.config.to_dict())
+    return [sum(x.nbytes for x in held.values()), activations(shape, 200, 2, fused=True)]
+
+
 def offloaded(device: torch.device) -> dict[str, Any]:
     """Six steps of AdamW with moments on the host, in parts of one weight, and half of them after
     loading its state, against torch's own: largest difference, and where the moments are."""
@@ -218,6 +241,7 @@ def main(path: Path) -> None:
 
     device = vendor_kernels.accelerator(pytest.MonkeyPatch())
     found: dict[str, Any] = {"largest": largest(device), "offloaded": [offloaded(device)]}
+    found["kept"] = kept(device)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "SCORES", 1 << 16)
         found["largest with a soft cap"] = largest(device, "gemma2")
@@ -264,6 +288,10 @@ def test_nothing_is_waited_for(elsewhere: dict[str, Any]) -> None:
 def test_no_tensor_has_the_size_of_a_prompt_squared(elsewhere: dict[str, Any]) -> None:
     assert 300 * 64 < elsewhere["largest"] < 1024**2
     assert 1 << 15 < elsewhere["largest with a soft cap"] < 1024**2 // 2, "of four heads"
+
+
+def test_a_forward_pass_keeps_what_is_planned(elsewhere: dict[str, Any]) -> None:
+    assert elsewhere["kept"][1] == pytest.approx(elsewhere["kept"][0], rel=0.05)
 
 
 def test_moments_stay_on_the_host_with_equal_numbers(elsewhere: dict[str, Any]) -> None:

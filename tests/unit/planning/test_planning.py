@@ -171,6 +171,10 @@ def test_activations_are_those_that_the_forward_pass_keeps() -> None:
     assert shape is not None and len(states) and held
     said = memory.activations(shape, tokens, 4)
     assert said == pytest.approx(sum(held.values()), rel=0.25)
+    weights = memory.WeightSizes("policy", shape, 9, "policy")
+    loads = [memory.MemoryLoad(tokens=9, accelerated=True, once=once) for once in (True, False)]
+    once, several = (memory.parts_of(weights, load) for load in loads)
+    assert several["activations"] - once["activations"] == once["gradients"] == 36
 
 
 def test_a_base_under_adapters_is_there_once_and_copies_are_not() -> None:
