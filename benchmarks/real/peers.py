@@ -154,10 +154,6 @@ def trl(library: str, method: str, seed: int, name: str, folder: str) -> Curve:
 def comlrl(library: str, method: str, seed: int, name: str, folder: str) -> Curve:
     """CoMLRL with one agent. Its buffer counts prompts in MAGRPO, so that it updates when as many
     answers were sampled as here, and answers in IAC; it asks for the reward of each by itself."""
-    package = "mrlm.comlrl" if library == "mrlm" else "comlrl.trainers"
-    if library != "mrlm":
-        package += ".reinforce" if method == "magrpo" else ".actor_critic"
-    classes = importlib.import_module(package)
     torch.manual_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(name)
     # it takes the first padding token of a prompt for its end, and chat prompts have end tokens
@@ -180,6 +176,34 @@ def comlrl(library: str, method: str, seed: int, name: str, folder: str) -> Curv
         asked += len(completions[0])
         return [reward(text, batch_items[0]["answer"]) for text in completions[0]]
 
+    tasks = list(answers.items())
+    tasks = (tasks * (batch * STEPS // len(tasks) + 1))[: batch * STEPS]
+    trainer_class, config, more = _comlrl_parts(library, method, siblings, batch, model)
+    trainer: Any = trainer_class(
+        tokenizer=tokenizer,
+        train_dataset=Dataset.from_list(
+            [{"prompt": prompt, "answer": answer} for prompt, answer in tasks]
+        ),
+        reward_func=rewards,
+        formatters=[lambda item, **_: item["prompt"]],
+        args=config,
+        **more,
+    )
+    trainer.verbose = False
+    curve.began = time.process_time()
+    trainer.train()
+    curve.measure(model)
+    return curve
+
+
+def _comlrl_parts(
+    library: str, method: str, siblings: int, batch: int, model: Any
+) -> tuple[Any, Any, dict[str, Any]]:
+    """The trainer's class, its config, and its arguments that depend on the algorithm."""
+    package = "mrlm.comlrl" if library == "mrlm" else "comlrl.trainers"
+    if library != "mrlm":
+        package += ".reinforce" if method == "magrpo" else ".actor_critic"
+    classes = importlib.import_module(package)
     words: dict[str, Any] = {
         "num_train_epochs": 1,
         "num_agents": 1,
@@ -206,23 +230,9 @@ def comlrl(library: str, method: str, seed: int, name: str, folder: str) -> Curv
         if library != "mrlm":
             heads = importlib.import_module("comlrl.models.actor_critic")
             more = {"agents": [heads.CausalLMWithValueHead(model, attach_value_head=True)]}
-    tasks = list(answers.items())
-    tasks = (tasks * (batch * STEPS // len(tasks) + 1))[: batch * STEPS]
-    trainer: Any = getattr(classes, f"{method.upper()}Trainer")(
-        tokenizer=tokenizer,
-        train_dataset=Dataset.from_list(
-            [{"prompt": prompt, "answer": answer} for prompt, answer in tasks]
-        ),
-        reward_func=rewards,
-        formatters=[lambda item, **_: item["prompt"]],
-        args=getattr(classes, f"{method.upper()}Config")(**words),
-        **more,
-    )
-    trainer.verbose = False
-    curve.began = time.process_time()
-    trainer.train()
-    curve.measure(model)
-    return curve
+    name = method.upper()
+    config = getattr(classes, f"{name}Config")(**words)
+    return getattr(classes, f"{name}Trainer"), config, more
 
 
 METHODS: dict[str, Callable[[str, str, int, str, str], Curve]] = {
