@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils import backend_registration
 
+from mrlm.learn.fast import prefix_tree
+
 NAME = "fake"
 CPU, EXTENSION = 1, 12
 """Types of devices in DLPack."""
@@ -90,6 +92,8 @@ def register(float64: bool = True) -> torch.device:
         _library[0].fallback(_run, "PrivateUse1")
         _library[0].fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
         Tensor.__deepcopy__ = _deep_copy  # pyright: ignore[reportAttributeAccessIssue]
+        Tensor.pin_memory = _pinned  # pyright: ignore[reportAttributeAccessIssue]
+        prefix_tree.PINNED.add(NAME)
     return torch.device(NAME, 0)
 
 
@@ -121,6 +125,13 @@ def _deep_copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
     if id(tensor) not in memo:
         memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
     return memo[id(tensor)]
+
+
+def _pinned(tensor: Tensor, device: Any = None) -> Tensor:
+    """A copy that is known as page-locked."""
+    copy = tensor.clone()
+    copy.pinned = True  # pyright: ignore[reportAttributeAccessIssue]
+    return copy
 
 
 def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -244,6 +255,9 @@ def _count(op: Any, name: str, leaves: list[Any], args: tuple[Any, ...], kwargs:
     tensors = [each for each in leaves if isinstance(each, Tensor)]
     mixed = len({each.device.type for each in tensors if each.ndim or name in COPIES}) > 1
     asynchronous = name in COPIES and True in (kwargs.get("non_blocking"), *args[2:3])
+    source: Any = args[name == "copy_"] if asynchronous else None
+    if source is not None and source.device.type != NAME:
+        asynchronous = hasattr(source, "pinned")  # CUDA waits before it reads pageable memory
     indices = args[1] if name.startswith("index") and isinstance(args[1], list | tuple) else ()
     masks = any(each is not None and each.dtype == torch.bool for each in indices)
     waits = name in WAITS or masks or (mixed and not asynchronous)

@@ -1,6 +1,5 @@
 """`mrlm eval`: plays held-out tasks with a model and reports success rates, with intervals."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,7 @@ def eval(
     from mrlm.core.errors import ConfigError
     from mrlm.core.statistics import summarize
     from mrlm.record.redaction import redacted, secrets
+    from mrlm.record.rows import finite
     from mrlm.runs import evaluate_model
 
     played = [*(environment or ()), *app_sections(app, reward, data, agents)]
@@ -62,7 +62,7 @@ def eval(
     if output is not None:
         report = {
             "environments": summaries,
-            "metrics": {name: _json(value) for name, value in result.metrics.items()},
+            "metrics": {name: finite(value) for name, value in result.metrics.items()},
             "episodes": [_row(episode) for episode in result.episodes],
             "samples": plays,
             "greedy": chosen,
@@ -94,10 +94,6 @@ def table(summaries: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 def _shown(number: float | None) -> str:
     return "-" if number is None else f"{number:.3f}"
-
-
-def _json(number: float) -> float | None:
-    return number if math.isfinite(number) else None
 
 
 def _row(episode: "Episode") -> dict[str, Any]:

@@ -42,7 +42,7 @@ class _TurnPickler(pickle.Pickler):
         for name in IDS:
             state[name] = np.asarray(state[name], dtype="<i4").tobytes()
         state["logprobs"] = packed_floats(state["logprobs"])
-        return _blank, (), state, None, None, _fill
+        return Turn, ("", "", [], []), state, None, None, _fill
 
 
 def packed_floats(numbers: Sequence[float] | None) -> tuple[str, bytes] | None:
@@ -53,10 +53,6 @@ def packed_floats(numbers: Sequence[float] | None) -> tuple[str, bytes] | None:
     narrow = wide.astype("<f4")
     exact = np.array_equal(narrow.astype("<f8"), wide, equal_nan=True)
     return ("<f4", narrow.tobytes()) if exact else ("<f8", wide.tobytes())
-
-
-def _blank() -> Turn:
-    return Turn("", "", [], [])
 
 
 def _fill(turn: Turn, state: dict[str, Any]) -> None:

@@ -15,7 +15,8 @@ from mrlm.core.types import Completion, Message, Role, SamplingParams
 from mrlm.engines.shared.policies import PolicyEngine
 from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
 from mrlm.engines.shared.transfer import Transfer
-from mrlm.learn.fast.double import double, double_dtype
+from mrlm.learn.fast.double import double
+from mrlm.learn.fast.prefix_tree import to_device
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.wrapped_modules import logits_of
@@ -155,10 +156,9 @@ class _Rows:
         self.drafts = [Draft(request, policy, ends) for request in requests]
         self.live = list(self.drafts)
         width = max(request.sampling.max_new_tokens for request in requests)
-        drawn = torch.as_tensor(uniforms_of(requests, width))
-        self.uniforms: Tensor = drawn.to(self.device, double_dtype(self.device))
+        self.uniforms: Tensor = to_device(uniforms_of(requests, width), self.device)
         last = [len(r.prompt_ids) + r.sampling.max_new_tokens - 1 for r in requests]
-        self.last: Tensor = torch.tensor(last, device=self.device)[:, None]
+        self.last: Tensor = to_device(np.array(last), self.device)[:, None]
         """Last position of each row; finished rows that are still computed stay there."""
         self.column = 0
         """Tokens that every live row has sampled."""
@@ -189,7 +189,7 @@ class _Rows:
             ids[row, longest - len(prompt) :] = prompt
             mask[row, longest - len(prompt) :] = 1
         alone = len(places) == len(self.drafts)
-        ids, mask, index = (torch.as_tensor(x, device=self.device) for x in (ids, mask, expand))
+        ids, mask, index = (to_device(np.array(x), self.device) for x in (ids, mask, expand))
         return ids, mask, None if alone else index
 
     def texts(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -200,7 +200,7 @@ class _Rows:
         for row, draft in enumerate(self.live):
             ids[row, : lengths[row]] = draft.request.prompt_ids
         mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
-        ids, mask, last = (torch.as_tensor(x, device=self.device) for x in (ids, mask, lengths - 1))
+        ids, mask, last = (to_device(x, self.device) for x in (ids, mask, lengths - 1))
         return ids, mask, last
 
     def draw(self, logits: Tensor) -> Tensor:
@@ -237,7 +237,7 @@ class _Rows:
         if len(running_rows) > COMPACT * len(self.live):
             return None
         self.live = [self.live[row] for row in running_rows]
-        rows = torch.tensor(running_rows, dtype=torch.int64, device=self.device)
+        rows = to_device(np.array(running_rows, np.int64), self.device)
         self.uniforms, self.last = self.uniforms[rows], self.last[rows]
         self._settings()
         return rows

@@ -19,6 +19,7 @@ from mrlm.engines.lean.places import Places, key_of
 from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
 from mrlm.learn.fast.double import double_dtype
+from mrlm.learn.fast.prefix_tree import to_device
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
@@ -120,7 +121,7 @@ class DecodingBatch:
         self.ends: Tensor = zeros("ends", len(self.names), vocabulary, dtype=torch.bool)
         for number, name in enumerate(self.names):
             ends = [id for id in self.ends_of[name] if id < self.ends.shape[1]]
-            self.ends[number, ends] = True
+            self.ends[number, self.decoder.index(ends)] = True
 
     @property
     def _columns(self) -> int:
@@ -183,7 +184,7 @@ class DecodingBatch:
 
     def _finish(self, rows: list[int], sizes: list[int]) -> None:
         """Release rows after so many tokens."""
-        at = torch.tensor(rows, device=self.device)
+        at = self.decoder.index(rows)
         drawn, scores = self.tokens[at].tolist(), self.logprobs[at].tolist()
         for row, size, ids, logprobs in zip(rows, sizes, drawn, scores, strict=True):
             draft = self.drafts[self.who[row]]
@@ -248,26 +249,26 @@ class DecodingBatch:
         self._arrange()
 
     def _settle(self, slots: np.ndarray) -> None:
-        at = torch.as_tensor(slots, device=self.device)
+        at = self.decoder.index(slots)
         requests = [self.drafts[self.who[slot]].request for slot in slots]
 
-        column = partial(torch.tensor, device=self.device)
         self.blocks.begin(slots, self.prefix_of[slots])
         used, prefix_index = np.unique(self.prefix_of[slots], return_inverse=True)
         last = [self._prefix(number).last for number in used.tolist()]
         states = torch.stack([state for state in last if state is not None])
-        self.hidden[at] = states[torch.as_tensor(prefix_index, device=self.device)]
-        self.position[at] = column([len(request.prompt_ids) for request in requests])
-        self.limit[at] = column([request.sampling.max_new_tokens for request in requests])
-        self.policy[at] = column([self.names.index(request.policy) for request in requests])
+        self.hidden[at] = states[self.decoder.index(prefix_index)]
+        lengths = [len(request.prompt_ids) for request in requests]
+        limits = [request.sampling.max_new_tokens for request in requests]
+        numbers = np.array([lengths, limits, [self.names.index(x.policy) for x in requests]])
+        self.position[at], self.limit[at], self.policy[at] = self.decoder.index(numbers)
         self.count[at] = 0
         uniforms = uniforms_of(requests, self._columns)
-        self.uniforms[at] = torch.as_tensor(uniforms).to(self.device, self.uniforms.dtype)
+        self.uniforms[at] = to_device(uniforms, self.device)
 
     def _compact(self) -> Tensor:
         """Move the running rows to the front; returns their old indices."""
         running_rows = np.flatnonzero(self.who[: self.rows] >= 0)
-        at, n = torch.as_tensor(running_rows, device=self.device), len(running_rows)
+        at, n = self.decoder.index(running_rows), len(running_rows)
         for name in self.moved:
             column = getattr(self, name)
             column[:n] = column[at]

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from mrlm.engines.lean.attention import LANES, Attention
 from mrlm.engines.lean.copies import Changes, Product, joined_bias, multiplier, same
-from mrlm.engines.lean.low_rank import Adapted, Low, add, grid_of, low_of, mask_of
+from mrlm.engines.lean.low_rank import Adapted, Low, add, grid_of, low_of
 from mrlm.learn.fast import int8, matmul
 from mrlm.learn.fast.llama_modules import PRODUCTS, Anatomy, Lora, linear_of, loras_of
+from mrlm.learn.fast.prefix_tree import to_device
 
 NORMS = ("norm_attention", "norm_mlp", "norm_q", "norm_k", "norm_after_attention", "norm_after_mlp")
 PROCESSORS = {"cpu"}
@@ -211,7 +212,8 @@ class Decoder:
             return None
         if self.on_processor:
             return grid_of(owners, len(self._adapters), self.dtype)
-        return mask_of(owners, len(self._adapters)).to(self.device, self.dtype)
+        mask = owners[:, None] == np.arange(len(self._adapters))
+        return to_device(mask, self.device).to(self.dtype)
 
     def _modules(self) -> list[nn.Module]:
         parts = [part for group in PRODUCTS.values() for part in group]
@@ -260,9 +262,9 @@ class Decoder:
 
     # -- forward ---------------------------------------------------------------------------------
 
-    def index(self, numbers: np.ndarray) -> Tensor:
+    def index(self, numbers: np.ndarray | Sequence[int]) -> Tensor:
         """Numbers as a tensor of its device."""
-        return torch.as_tensor(numbers, dtype=torch.int64, device=self.device)
+        return to_device(np.asarray(numbers, np.int64), self.device)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Embed ids (N,) as (N, hidden)."""

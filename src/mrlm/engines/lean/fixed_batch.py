@@ -201,11 +201,11 @@ class FixedBatch(DecodingBatch):
 
     def _finish(self, rows: list[int], sizes: list[int]) -> None:
         super()._finish(rows, sizes)
-        self.alive[self._index(rows)] = False  # those that a stop string has ended run on
+        self.alive[self.decoder.index(rows)] = False  # those that a stop string has ended run on
 
     def _settle(self, slots: np.ndarray) -> None:
         super()._settle(slots)
-        self.alive[self._index(slots)] = True
+        self.alive[self.decoder.index(slots)] = True
         self.started[slots] = self.looked[slots] = 0
         requests = [self.drafts[self.who[slot]].request for slot in slots]
         self.most[slots] = [request.sampling.max_new_tokens for request in requests]
@@ -237,6 +237,3 @@ class FixedBatch(DecodingBatch):
         if numbers is None:
             return None
         return self.memory.take(name, *numbers.shape, dtype=numbers.dtype).copy_(numbers)
-
-    def _index(self, rows: Any) -> Tensor:
-        return torch.as_tensor(rows, device=self.device)

@@ -9,6 +9,7 @@ from mrlm.engines.lean.attention import hidden
 from mrlm.engines.lean.flash_decode import Sequences, look, serves
 from mrlm.engines.lean.kv_blocks import Blocks
 from mrlm.engines.lean.prompts import halves
+from mrlm.learn.fast.prefix_tree import to_device
 
 TEXT = 128
 """Smallest length of a text that is rounded up to."""
@@ -194,7 +195,7 @@ class FixedBlocks(Blocks):
     def _lasting(self, name: str, numbers: np.ndarray, dtype: torch.dtype = torch.int64) -> Tensor:
         """Numbers at a fixed address."""
         buffer = self.memory.take(name, len(numbers), dtype=dtype)
-        return buffer.copy_(torch.from_numpy(np.ascontiguousarray(numbers)))
+        return buffer.copy_(to_device(np.ascontiguousarray(numbers), buffer.device))
 
     def _lasting32(self, name: str, numbers: np.ndarray) -> Tensor:
         return self._lasting(name, numbers, torch.int32)

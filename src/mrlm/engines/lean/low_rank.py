@@ -45,13 +45,9 @@ Adapted = Tensor | RowGrid
 """The adapters of rows: a mask (N, adapters), or, where shapes may follow the rows, a grid."""
 
 
-def mask_of(owners: np.ndarray, count: int) -> Tensor:
-    """The mask (N, count) of rows with these of `count` adapters, -1 for none."""
-    return torch.as_tensor(owners[:, None] == np.arange(count))
-
-
 def grid_of(owners: np.ndarray, count: int, dtype: torch.dtype) -> RowGrid:
-    """The grid of the same rows, which takes no more products than a mask, and mostly far fewer."""
+    """The grid of rows with these of `count` adapters, -1 for none: no more products than with a
+    mask, and mostly far fewer."""
     rows = np.flatnonzero(owners >= 0)
     order = rows[np.argsort(owners[rows], kind="stable")]
     sizes = np.bincount(owners[rows], minlength=count)
@@ -95,10 +91,8 @@ def _write(loras: Sequence[Lora | None], down: Tensor, up: Tensor) -> None:
     """Write the updates of a map: (adapters, R, in) and (adapters, R, width)."""
     present = [lora for lora in loras if lora]
     if len(present) == len(loras) and all(len(lora.down) == down.shape[1] for lora in present):
-        ups = torch.stack([lora.up for lora in present]).transpose(1, 2)
-        scaling = ups.new_tensor([lora.scaling for lora in present])
         down.copy_(torch.stack([lora.down for lora in present]))
-        up.copy_(ups * scaling[:, None, None])
+        up.copy_(torch.stack([lora.up * lora.scaling for lora in present]).transpose(1, 2))
         return
     down.zero_()
     up.zero_()

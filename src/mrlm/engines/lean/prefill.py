@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mrlm.engines.lean.attention import hidden
 from mrlm.engines.lean.decoder import Attend, Decoder, columns_of
+from mrlm.learn.fast.prefix_tree import to_device
 from mrlm.learn.fast.varlen_attention import KeyPaths
 
 Look = Callable[["Queries", Tensor], Tensor]
@@ -141,7 +142,7 @@ class Prefill:
 
         def ends(sizes: np.ndarray) -> Tensor:
             bounds = np.concatenate([[0], np.cumsum(sizes)])
-            return torch.as_tensor(bounds, dtype=torch.int32, device=self.decoder.device)
+            return to_device(bounds.astype(np.int32), self.decoder.device)
 
         longest = int(sizes.max()), int(self.stops.max())
         return KeyPaths(None, ends(sizes), ends(self.stops), longest)

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mrlm.learn.fast.prefix_tree import to_device
+
 AT_ONCE = 1024
 """Tokens that are copied at once."""
 NOTHING = np.empty(0, dtype=np.int64)
@@ -78,7 +80,7 @@ class PrefixCache:
 
     def read(self, rows: np.ndarray) -> Tensor:
         """Keys and values (n, *shape) of rows."""
-        return self.pool[torch.from_numpy(rows).to(self.pool.device)]
+        return self.pool[to_device(rows, self.pool.device)]
 
     def add(self, key: Key, ids: Ids, start: int) -> tuple[int, np.ndarray]:
         """Allocate rows for a text (N,) whose tokens are available from `start` on.
@@ -107,7 +109,7 @@ class PrefixCache:
 
     def write(self, rows: np.ndarray, values: Tensor) -> None:
         """Store keys and values (n, *shape) in rows (n,)."""
-        self.pool[torch.from_numpy(rows).to(self.pool.device)] = values
+        self.pool[to_device(rows, self.pool.device)] = values
 
     def copy(
         self,

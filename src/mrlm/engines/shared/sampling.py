@@ -16,6 +16,7 @@ from mrlm.core.sampling import OFF, SamplingParams
 from mrlm.core.types import Completion
 from mrlm.engines.shared.calls import cut
 from mrlm.learn.fast.double import double, double_dtype
+from mrlm.learn.fast.prefix_tree import to_device
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
@@ -82,11 +83,11 @@ class Columns:
         kinds = {id(params): params for params in sampling}
         places = {kind: index for index, kind in enumerate(kinds)}
         numbers = [places[id(params)] for params in sampling]
-        rows = torch.tensor(numbers, dtype=torch.long, device=device)
+        rows = to_device(np.array(numbers, np.int64), device)
         sampling = [*kinds.values()]
 
         def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float32, device=device)[rows]
+            return to_device(np.array(values, np.float32), device)[rows]
 
         greedy = [params.greedy for params in sampling]
         self.temperature: Tensor = column([1.0 if s.greedy else s.temperature for s in sampling])
@@ -96,7 +97,7 @@ class Columns:
         self.cuts: dict[str, Tensor] = {name: column([v[name] for v in values]) for name in CUTS}
         self.greedy: Tensor | None = None
         if any(greedy):
-            self.greedy = torch.tensor(greedy, device=device)[rows]
+            self.greedy = to_device(np.array(greedy), device)[rows]
 
     def keep(self, copy: Callable[[str, Tensor | None], Any]) -> None:
         """Replace every column by a copy, made from its name and numbers."""

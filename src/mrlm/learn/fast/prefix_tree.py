@@ -25,6 +25,8 @@ WASTE = 1.25
 """Largest ratio of an attention piece to its content, through padding."""
 SPARE = 1 << 12
 """Scores of padding in a piece that cost less than another piece."""
+PINNED = {"cuda"}
+"""Devices that copy only from page-locked memory while they compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,8 @@ def to_device(array: np.ndarray, device: Any) -> Tensor:
     tensor = torch.as_tensor(array)
     if tensor.dtype == torch.float64:
         tensor = tensor.to(double_dtype(torch.device(device)))
+    if torch.device(device).type in PINNED:
+        tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
