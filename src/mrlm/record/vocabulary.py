@@ -30,7 +30,7 @@ def write_vocabulary(folder: Path, tokenizers: Mapping[str, Any]) -> None:
             places[id(tokenizer)] = pieces.index(token_texts)
         policies[name] = places[id(tokenizer)]
     data = json.dumps({"policies": policies, "pieces": pieces}).encode()
-    (folder / VOCABULARY).write_bytes(gzip.compress(data, mtime=0))
+    (folder / VOCABULARY).write_bytes(gzip.compress(data, 6, mtime=0))
 
 
 def read_vocabulary(folder: Path) -> dict[str, list[bytes]]:
@@ -48,15 +48,14 @@ def token_bytes(tokenizer: Any) -> list[bytes]:
     names = [name or "" for name in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
     added = set(tokenizer.get_added_vocab())
     alphabet = byte_alphabet()
-    byte_level = sum(name not in added and set(name) <= alphabet.keys() for name in names)
+    byte_level = [name not in added and alphabet.keys() >= set(name) for name in names]
     spaced = sum(_SPACE in name for name in names)
-    if spaced and 10 * spaced > len(names) - byte_level:
+    if spaced and 10 * spaced > len(names) - sum(byte_level):
         return [name.encode() if name in added else _spaced(name) for name in names]
+    table = {ord(char): byte for char, byte in alphabet.items()}
     return [
-        bytes(alphabet[char] for char in name)
-        if name not in added and set(name) <= alphabet.keys()
-        else name.encode()
-        for name in names
+        name.translate(table).encode("latin-1") if plain else name.encode()
+        for name, plain in zip(names, byte_level, strict=True)
     ]
 
 
