@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.learning.worlds import Alone
-from benchmarks.real import report, runs
+from benchmarks.real import peer_table, report, runs
 from benchmarks.real.worlds import Guess, Lengths, Sums
 
 from mrlm import Message, check_environment, load_config
@@ -67,3 +67,4 @@ def test_the_page_says_what_was_predicted_and_measured() -> None:
     assert report.predictions() in text and report.results(rows, machine) in text, renew
     picture = (PAGE.parent / "figures" / report.FIGURE).read_text(encoding="utf-8")
     assert picture == report.figure(rows), renew
+    assert peer_table.table(peer_table.published(PAGE)) in text
