@@ -22,7 +22,8 @@ if compgen -G "$folder/checkpoint-*" >/dev/null || compgen -G "$folder/*/checkpo
   arguments+=(--resume "$folder")
 fi
 
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")  # not through head, which closes the pipe
+first=${nodes%%$'\n'*}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-8}
 srun torchrun \
   --nnodes="$SLURM_JOB_NUM_NODES" \

@@ -153,7 +153,7 @@ def test_the_ray_job_is_a_command_on_pods_that_mount_what_it_reads() -> None:
 
 
 SLURM = """
-scontrol() { echo node1; echo node2; }
+scontrol() { echo node1; sleep 0.2; echo node2; }
 srun() { printf '%s\\n' "$@"; }
 export -f scontrol srun
 SLURM_JOB_NODELIST=node[1-2] SLURM_JOB_NUM_NODES=2 SLURM_JOB_ID=7 bash "$0" "$@"
