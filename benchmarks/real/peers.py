@@ -74,6 +74,7 @@ class Curve:
             reward(text, row["answer"]) for text, row in zip(answers, self.rows, strict=True)
         ]
         self.rewards.append(round(sum(rewards) / len(rewards), 4))
+        print(self.seconds, self.rewards, file=sys.stderr, flush=True)
         self.apart += time.process_time() - start
 
     def prompt(self, question: str) -> str:

@@ -48,7 +48,7 @@ def make_environments(config: ExperimentConfig, parts: LiveObjects) -> list[Envi
         workflow = _workflow(config, parts, template, section)
         template, make, workflow = _with_turns(template, make, workflow)
         check_rows(template, name)
-        limits = section.weight, section.timeout, section.retries
+        limits = section.weight, section.timeout or template.step_timeout, section.retries
         specs.append(EnvironmentSpec(name, template, make, workflow, *limits))
     return specs
 
@@ -116,7 +116,8 @@ def _remote(section: EnvironmentConfig) -> Environment:
         section.env_type,
         server=section.server_address,
         **{key: getattr(section, key) for key in REMOTE if key != "server_address"},
-        deadline=0.95 * section.timeout,  # the server reports its reason before the cut-off here
+        deadline=0.95
+        * (section.timeout or 60.0),  # the server reports its reason before the cut-off here
         arguments=section.remote_arguments,
     )
 

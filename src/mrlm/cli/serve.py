@@ -146,9 +146,10 @@ def _configured(path: Path | None) -> list[ServedEnvironment]:
         except ConfigError as error:
             raise ConfigError(f"--config {path}, environments.{number}: {error}") from error
         arguments = section.remote_arguments
-        timeout = section.timeout if "timeout" in section.model_fields_set else None
         name = section.name or section.env_type
-        served.append(ServedEnvironment(name, section.env_type, arguments, timeout, whole=True))
+        served.append(
+            ServedEnvironment(name, section.env_type, arguments, section.timeout, whole=True)
+        )
     return served
 
 

@@ -137,8 +137,9 @@ class EnvironmentConfig(PluginSection):
     """`client`: the environment is not trained."""
     max_turns: Count | None = None
     """Joint steps after which an episode is truncated."""
-    timeout: Positive = 60.0
-    """Time limit of one reset or step, in seconds."""
+    timeout: Positive | None = None
+    """Time limit of one reset or step, in seconds; by default the environment's `step_timeout`
+    (60; no limit in `reward`)."""
     retries: Whole = 0
     """Maximum number of retries of a failed episode."""
     remote: bool = False

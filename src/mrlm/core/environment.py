@@ -51,6 +51,8 @@ class Environment:
     blocking: bool = True
     """Whether `reset` and `step` may take long (a network, a process, heavy work) or hang: they are
     then run in a thread with a deadline. Fast environments set it to `False`."""
+    step_timeout: float | None = 60.0
+    """Seconds of a `reset` or `step`, unless its section has a `timeout`; `None`: no limit."""
     workflow: str | None = None
     """`module:name` of the workflow that plays it, if no other can."""
     instances: Mapping[str, str | None] = MappingProxyType({})
@@ -152,6 +154,8 @@ class SimulatedEnvironment:
     """Maximum number of answers in an episode, if limited."""
     reward_range: tuple[float, float] | None = None
     """Minimum and maximum return of an episode with the default arguments, if known."""
+    step_timeout: float | None = 60.0
+    """Seconds of a `reset` or `step`, as in `Environment`."""
 
     def __new__(cls, *args: Any, **named: Any) -> Any:
         return constructed(super().__new__(cls), args, named)
@@ -177,6 +181,7 @@ class SingleAgentEnvironment(Environment):
         self.name: str = env.name or type(env).__name__.lower()
         self.max_turns: int | None = env.max_turns
         self.reward_range: tuple[float, float] | None = env.reward_range
+        self.step_timeout: float | None = env.step_timeout
         self._accepts = accepted_parameters(env.reset, ("task", "seed", "options"))
 
     @property

@@ -82,6 +82,7 @@ class RewardEnvironment(RowTasks, Environment):
     """
 
     blocking: bool = True
+    step_timeout: float | None = None  # a step is a call of the user's function
     matters: ClassVar[Mapping[str, Matters]] = {
         "transition_mode": Matters(
             lambda s, run: s.external_transition or run.config.workflow.parameters,

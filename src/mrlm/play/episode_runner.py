@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -50,7 +50,7 @@ class EpisodeRunner:
     environment: Environment
     episode: Episode
     agents: Agents
-    timeout: float
+    timeout: float | None
     pulse: ExternalCalls
     opening: StepResult | None = None
     watched: bool = False
@@ -312,19 +312,26 @@ class EpisodeRunner:
         else:
             function, waits = partial(method, *arguments), is_async(method)
         async with self.working():
-            with span("environment", self.episode.environment):
-                try:
-                    if waits:
-                        return await asyncio.wait_for(function(), self.timeout)
-                    answer = await asyncio.wait_for(in_thread(function), self.timeout)
-                    if is_pending(answer):
-                        answer = await asyncio.wait_for(answer, self.timeout)
-                    return answer
-                except TimeoutError as error:
-                    raise EpisodeError(
-                        f"environment {self.episode.environment!r}: {what} of task "
-                        f"{self.episode.task.id!r} took longer than {self.timeout:g} s"
-                    ) from error
+            name, task = self.episode.environment, self.episode.task
+            with span("environment", name):
+                async with time_limit(self.timeout, f"environment {name!r}: {what}", task):
+                    answer = await (function() if waits else in_thread(function))
+                    return await answer if is_pending(answer) else answer
+
+
+@asynccontextmanager
+async def time_limit(seconds: float | None, what: str, task: Task) -> AsyncIterator[None]:
+    """Raises `EpisodeError`: it took longer. A `TimeoutError` of the environment's own passes."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise EpisodeError(
+            f"{what} of task {task.id!r} took longer than {seconds:g} s; raise the environment's "
+            "timeout (`timeout:` in its section, or `step_timeout`) if it needs more"
+        ) from error
 
 
 def join(runner: EpisodeRunner, role: str, name: str) -> Agent:

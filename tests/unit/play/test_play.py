@@ -156,10 +156,11 @@ def test_a_world_that_hangs_fails_at_its_deadline_and_is_tried_again(tokenizer: 
     assert [episode.status for episode in group] == ["done", "done"]
 
 
-def test_if_everything_fails_the_run_says_why(tokenizer: Any) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, TimeoutError])
+def test_if_everything_fails_the_run_says_why(kind: type[Exception], tokenizer: Any) -> None:
     class Broken(Echo):
         def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-            raise RuntimeError("no such file")
+            raise kind("no such file")
 
     source, _ = play(tokenizer, Broken(), ["x"], ("a", "b"))
     with pytest.raises(EpisodeError, match=r"all 2 episodes failed.*no such file"):

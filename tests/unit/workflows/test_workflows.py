@@ -570,6 +570,18 @@ def test_settings_of_a_config_are_converted() -> None:
     assert world.workflow == Chain(reward={"a": 0.5}, max_turns=3)
 
 
+def test_a_section_an_environment_or_neither_limits_the_time_of_a_step() -> None:
+    scored = {"env_type": "reward", "dataset": [{"prompt": "x"}], "reward_func": "builtins:len"}
+    sections = [{"env_type": "math"}, {"env_type": "debate", "timeout": 5}, scored]
+    config = parse_config({"environments": sections}, (), "test")
+    made = make_environments(config, LiveObjects())
+    assert [world.timeout for world in made] == [60.0, 5.0, None]
+    slow = Quiz()
+    slow.step_timeout = 300.0
+    (world,) = make_environments(config, LiveObjects(environments=[slow]))
+    assert world.timeout == 300.0
+
+
 # -- what the docs say -----------------------------------------------------------------------------
 
 DOCUMENTED = [yaml.safe_load(text) for text in blocks("docs/workflows.md", "yaml")]

@@ -97,11 +97,12 @@ class RewardCalls:
         text, cause = where, None
         for attempt in range(self.retries + 1):
             try:
-                return await asyncio.wait_for(_called(function, lists, columns), self.timeout)
+                async with asyncio.timeout(self.timeout) as limit:
+                    return await _called(function, lists, columns)
             except BaseException as error:  # a user's function may raise anything
                 if is_interrupt(error):
                     raise
-                late = isinstance(error, TimeoutError) and self.timeout is not None
+                late = isinstance(error, TimeoutError) and limit.expired()
                 text = f"took longer than {self.timeout} s" if late else f"raised {error!r}"
                 text, cause = f"{where}: it {text}", error
             if attempt < self.retries:

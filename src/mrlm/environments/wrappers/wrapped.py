@@ -25,6 +25,7 @@ class Wrapped(Environment):
         self.agents: tuple[str, ...] = self.environment.agents
         self.name: str = self.environment.name
         self.max_turns: int | None = self.environment.max_turns
+        self.step_timeout: float | None = self.environment.step_timeout
 
     @property
     def stops(self) -> Mapping[str, tuple[str, ...]]:

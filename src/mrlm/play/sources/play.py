@@ -20,7 +20,7 @@ from mrlm.core.types import Message, StepResult, Task
 from mrlm.play.agent import Agent, Agents, AgentSettings, Ask, TextAgent
 from mrlm.play.board_recorder import BoardRecorder
 from mrlm.play.engine import Batcher, Engine, ExternalCalls, Key
-from mrlm.play.episode_runner import EpisodeRunner, close_agents
+from mrlm.play.episode_runner import EpisodeRunner, close_agents, time_limit
 from mrlm.play.failure_log import Failures
 from mrlm.play.sources.answer_log import AnswerLog
 from mrlm.play.sources.oversampling import OversampledTask
@@ -389,4 +389,5 @@ async def _opened(env: EnvironmentSpec, task: Task) -> tuple[Environment, StepRe
         return result if isinstance(result, StepResult) else await result
 
     with span("environment", env.name):
-        return environment, await asyncio.wait_for(first(), env.timeout)
+        async with time_limit(env.timeout, f"environment {env.name!r}: reset", task):
+            return environment, await first()

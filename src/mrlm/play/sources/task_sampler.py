@@ -21,7 +21,7 @@ class EnvironmentSpec:
         make: makes an environment for one episode.
         workflow: decides which agent acts when.
         weight: its share of the tasks; an environment with 0 is evaluated and never trained on.
-        timeout: seconds one `reset` or `step` may take.
+        timeout: seconds one `reset` or `step` may take; `None`: no limit.
         retries: how often a failed episode is tried again.
     """
 
@@ -30,7 +30,7 @@ class EnvironmentSpec:
     make: Callable[[], Environment]
     workflow: Workflow
     weight: float = 1.0
-    timeout: float = 60.0
+    timeout: float | None = 60.0
     retries: int = 0
 
     @property

@@ -55,7 +55,7 @@ class AppWorkflow(Workflow):
             await env.step({name: message for name, message in last.items() if message is not None})
             session.place()
 
-    async def _played(self, session: AppSession, world: Any, timeout: float) -> Any:
+    async def _played(self, session: AppSession, world: Any, timeout: float | None) -> Any:
         """The app's result. Raises `EpisodeError`: it makes no call for `timeout` seconds, or the
         program fails; and whatever it raises."""
         with contextlib.ExitStack() as scope:
@@ -79,7 +79,7 @@ class AppWorkflow(Workflow):
         return app.result()
 
 
-async def _watch(app: asyncio.Future[Any], session: AppSession, timeout: float) -> None:
+async def _watch(app: asyncio.Future[Any], session: AppSession, timeout: float | None) -> None:
     """Wait for the end of an app. While it computes, and none of its calls is being answered,
     batches of requests wait for it, as they do for environments."""
     app.add_done_callback(lambda _: session.changed.set())

@@ -260,8 +260,11 @@ class Host:
             return environment
 
         try:
-            made = await asyncio.wait_for(in_thread(make), timeout)
+            async with asyncio.timeout(timeout) as limit:
+                made = await in_thread(make)
         except TimeoutError as error:
+            if not limit.expired():
+                raise
             raise SlowError(timeout, hung=True) from error
         return EnvironmentTemplate(made, name, timeout)
 
