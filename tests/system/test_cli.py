@@ -149,6 +149,7 @@ def test_help_of_no_command_loads_a_heavy_library() -> None:
         (["train", "--confg", "x"], "--confg"),
         (["trian"], "trian"),
         (["train"], "error: no experiment is given; use --config"),
+        (["plan", "small.yaml"], "error: no experiment is given; use --config small.yaml"),
         (
             ["train", "--config", "small.yaml", "agents={frist: {policy: first}}"],
             "agents.frist: no environment has an agent of this name; did you mean 'first'?",

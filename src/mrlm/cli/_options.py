@@ -132,9 +132,7 @@ def config_to_play(
     from mrlm.learn.policy.loading import run_model
 
     if path is None and model is None:
-        raise ConfigError(
-            "no experiment is given; use --config, or --model with --environment or --app"
-        )
+        raise no_experiment(overrides, ", or --model with --environment or --app")
     if model is not None and not environments and path is None and not Path(model).is_dir():
         raise ConfigError(
             f"--model {model}: folder {model!r} does not exist; give a run folder, or a hub id "
@@ -155,6 +153,12 @@ def config_to_play(
         ]
     where = "the command line" if path is None else str(path)
     return parse_config(data, list(overrides or ()), where)
+
+
+def no_experiment(words: Sequence[str], others: str = "") -> ConfigError:
+    """The error that a command has no config file, which names a file among its other words."""
+    files = (f" {word}" for word in words if "=" not in word)
+    return ConfigError(f"no experiment is given; use --config{next(files, others)}")
 
 
 def app_sections(

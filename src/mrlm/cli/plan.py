@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mrlm.cli._options import no_experiment
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, MRLMError
 
@@ -49,7 +50,7 @@ def plan(
     from mrlm.planning.devices import device_here, find_device
 
     if config is None:
-        raise ConfigError("no experiment is given; use --config")
+        raise no_experiment(overrides or ())
     _check_choice("--strategy", strategy, [*estimate.STRATEGIES, "auto"])
     _check_choice("--engine", engine or ENGINES[0], ENGINES)
     if device == "auto" and devices > 1 and device_here() == "cpu":

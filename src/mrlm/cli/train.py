@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperCommand
 
 from mrlm import distributed
-from mrlm.cli._options import app_sections
+from mrlm.cli._options import app_sections, no_experiment
 from mrlm.core.errors import ConfigError, MRLMError
 
 if TYPE_CHECKING:
@@ -117,9 +117,7 @@ def _experiment(
         return Path("config.yaml"), loaded.merged({"output_dir": str(output)} if output else {})
     if config is None:
         if run is None:
-            raise ConfigError(
-                "no experiment is given; use --config, --app, or --resume with a run folder"
-            )
+            raise no_experiment(overrides, ", --app, or --resume with a run folder")
         if not run.is_dir():
             raise ConfigError(f"--resume {resume}: folder {str(run)!r} does not exist")
         config = run / "config.yaml"
