@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -62,28 +62,44 @@ def added_by(x: Tensor, lora: Lora) -> Tensor:
     return F.linear(low, (lora.up * lora.scaling).to(x.dtype))
 
 
-def updates(
-    x: Tensor, map_loras: Sequence[Sequence[Lora | None]], owned: Owners, direct: bool
-) -> list[Tensor | None]:
-    """The additions of adapters to the outputs of linear maps that read x (N, in).
+def add_updates(
+    outputs: Sequence[Tensor],
+    widths: Sequence[int],
+    x: Tensor,
+    map_loras: Sequence[Sequence[Lora | None]],
+    owned: Owners,
+    direct: bool,
+) -> Sequence[Tensor]:
+    """Adds the updates of adapters to the outputs of linear maps that read x (N, in), in place.
 
     Args:
+        outputs: those of each map (N, width), or of all maps side by side.
+        widths: of each map.
         map_loras: for each map, the update of each adapter of `owned`.
         owned: the adapter of each token.
         direct: backward adds to `grad` of the weights itself.
-
-    Returns:
-        For each map the update (N, width); `None` if no adapter has one.
     """
-    if owned.back is None:
-        return _update(x, map_loras, None, direct)
-    if owned.grid is not None and all(map(_alike, map_loras)):
-        return _update(x, map_loras, owned.grid, direct)
+    one = owned.back is None
+    if one or (owned.grid is not None and all(map(_alike, map_loras))):
+        every = [lora for loras in map_loras for lora in loras if lora]
+        if not every:
+            return outputs
+        if all(lora.dropout is None for lora in every):
+            return _added(outputs, widths, x, map_loras, owned.grid, direct)
+    rows = [None] if one else owned.rows
     parts = [
-        _update(F.embedding(rows, x), [[loras[at]] for loras in map_loras], None, direct)
-        for at, rows in enumerate(owned.rows)
+        _update(x if here is None else F.embedding(here, x), [[y[at]] for y in map_loras], direct)
+        for at, here in enumerate(rows)
     ]
-    return [_rejoined(map_updates, owned) for map_updates in zip(*parts, strict=True)]
+    updates = parts[0] if one else [_rejoined(y, owned) for y in zip(*parts, strict=True)]
+    if len(outputs) < len(widths):
+        pairs = zip(updates, widths, strict=True)
+        filled = [x.new_zeros(len(x), width) if y is None else y for y, width in pairs]
+        updates = [torch.cat(filled, 1)]
+    for y, update in zip(outputs, updates, strict=True):
+        if update is not None:
+            y.add_(update)
+    return outputs
 
 
 def _rejoined(parts: Sequence[Tensor | None], owned: Owners) -> Tensor | None:
@@ -108,85 +124,121 @@ def _alike(loras: Sequence[Lora | None]) -> bool:
 
 
 def _update(
-    x: Tensor, map_loras: Sequence[Sequence[Lora | None]], grid: AdapterGrid | None, direct: bool
+    x: Tensor, map_loras: Sequence[Sequence[Lora | None]], direct: bool
 ) -> list[Tensor | None]:
-    """The updates of one adapter, or of all those of a grid."""
+    """The updates of one adapter."""
     maps = [[lora for lora in loras if lora] for loras in map_loras]
-    every = [lora for loras in maps for lora in loras]
-    if not every:
-        return [None] * len(maps)
-    if any(lora.dropout is not None for lora in every):
+    if any(lora.dropout is not None for loras in maps for lora in loras):
         return [added_by(x, *loras) if loras else None for loras in maps]
-    leaves = [lora.down for lora in every] + [lora.up for lora in every]
-    adapted_maps = [loras for loras in maps if loras]
-    # autograd does not see weights to whose `grad` backward adds itself, but one that has it run
-    seen = [x for x in leaves if x.requires_grad][:1] if direct else leaves
-    done = iter(_LowRank.apply(x, adapted_maps, grid, direct, leaves, *seen))  # pyright: ignore
+    present = [loras for loras in maps if loras]
+    if not present:
+        return [None] * len(maps)
+    widths = [len(loras[0].up) for loras in present]
+    zeros = [x.new_zeros(len(x), width) for width in widths]
+    done = iter(_added(zeros, widths, x, present, None, direct))
     return [next(done) if loras else None for loras in maps]
 
 
+def _added(
+    outputs: Sequence[Tensor],
+    widths: Sequence[int],
+    x: Tensor,
+    map_loras: Sequence[Sequence[Lora | None]],
+    grid: AdapterGrid | None,
+    direct: bool,
+) -> tuple[Tensor, ...]:
+    """The outputs with the updates of one adapter, or of all those of a grid."""
+    maps = [[lora for lora in loras if lora] for loras in map_loras]
+    if len(outputs) == len(widths):
+        columns = [(at, 0, width) for at, width in enumerate(widths)]
+    else:
+        ends = list(accumulate(widths))
+        columns = [(0, end - width, end) for end, width in zip(ends, widths, strict=True)]
+    adapted = [(loras, place) for loras, place in zip(maps, columns, strict=True) if loras]
+    every = [lora for loras in maps for lora in loras]
+    leaves = [lora.down for lora in every] + [lora.up for lora in every]
+    # autograd does not see weights to whose `grad` backward adds itself, but one that has it run
+    seen = [x for x in leaves if x.requires_grad][:1] if direct else leaves
+    tensors = *outputs, *seen
+    return _LowRank.apply(x, adapted, grid, direct, leaves, len(outputs), *tensors)  # pyright: ignore
+
+
 class _LowRank(torch.autograd.Function):
-    """Updates (N, width) of several maps of one input, each of several adapters for their own
-    tokens, as batched products (Punica, arXiv 2310.18547, does so for serving). In backward the
-    rank is the first dimension where it can be, up to three times as fast on a CPU."""
+    """Adds to outputs (N, width) of several maps of one input the updates of several adapters for
+    their own tokens, as batched products (Punica, arXiv 2310.18547, does so for serving). In
+    backward the rank is the first dimension where it can be, up to three times as fast on a CPU."""
 
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
-        maps: Sequence[Sequence[Lora]],
+        adapted: Sequence[tuple[Sequence[Lora], tuple[int, int, int]]],
         grid: AdapterGrid | None,
         direct: bool,
         leaves: Sequence[Tensor],
-        *seen: Tensor,
+        count: int,
+        *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        down, ups = _joined(len(maps[0]), leaves, x.dtype)
-        low = _times(_cells(x, grid), down.transpose(1, 2))
-        parts = [(up.shape[2], loras[0].scaling) for up, loras in zip(ups, maps, strict=True)]
+        outputs = tensors[:count]
+        down, ups = _joined(len(adapted[0][0]), leaves, x.dtype)
+        low = _times(_cells(x, grid), down.mT)
+        parts = [
+            (up.shape[-1], loras[0].scaling, place)
+            for up, (loras, place) in zip(ups, adapted, strict=True)
+        ]
         ctx.save_for_backward(x, low, down, *ups)
         ctx.how = grid, direct, leaves, parts
-        lows = low.split([rank for rank, _ in parts], 2)
-        return tuple(
-            _tokens(_times(low_part, up.transpose(1, 2), scaling), grid)
-            for low_part, up, (_, scaling) in zip(lows, ups, parts, strict=True)
-        )
+        lows = low.split([rank for rank, *_ in parts], -1)
+        for low_part, up, (_, scaling, (at, start, end)) in zip(lows, ups, parts, strict=True):
+            y = outputs[at][:, start:end]
+            if grid is None:
+                y.addmm_(low_part, up.t(), alpha=scaling)
+            else:
+                y.add_(_tokens(_times(low_part, up.mT, scaling), grid))
+        ctx.mark_dirty(*outputs)
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, low, down, *ups = ctx.saved_tensors
         grid, direct, leaves, parts = ctx.how
-        cells = [_cells(grad, grid) for grad in grads]
+        cells = [_cells(grads[at][:, start:end], grid) for _, _, (at, start, end) in parts]
         by_lows = [
-            _times(up.transpose(1, 2), grad.transpose(1, 2), scaling)
-            for up, grad, (_, scaling) in zip(ups, cells, parts, strict=True)
+            _times(up.mT, grad.mT, scaling)
+            for up, grad, (_, scaling, _) in zip(ups, cells, parts, strict=True)
         ]
-        by_low = by_lows[0] if len(by_lows) == 1 else torch.cat(by_lows, 1)
+        by_low = by_lows[0] if len(by_lows) == 1 else torch.cat(by_lows, -2)
         back = None
         if ctx.needs_input_grad[0]:
-            back = _tokens(_times(by_low.transpose(1, 2), down), grid)
-        if not any(ctx.needs_input_grad[5:]):
-            return back, *(None,) * (len(ctx.needs_input_grad) - 1)
-        sizes = [rank for rank, _ in parts]
-        by_down = _times(by_low, _cells(x, grid)).split(sizes, 1)
+            back = _tokens(_times(by_low.mT, down), grid)
+        before = back, *(None,) * 5, *grads
+        if not any(ctx.needs_input_grad[len(before) :]):
+            return *before, *(None,) * (len(ctx.needs_input_grad) - len(before))
+        sizes = [rank for rank, *_ in parts]
+        by_down = _times(by_low, _cells(x, grid)).split(sizes, -2)
         by_up = [
             _by_up(grad, low_part, scaling)
-            for low_part, grad, (_, scaling) in zip(low.split(sizes, 2), cells, parts, strict=True)
+            for low_part, grad, (_, scaling, _) in zip(
+                low.split(sizes, -1), cells, parts, strict=True
+            )
         ]
         stacked = _typed([*by_down, *by_up], leaves[0].dtype)
-        pairs = zip(leaves, chain.from_iterable(x.unbind() for x in stacked), strict=True)
+        if grid is not None:
+            stacked = chain.from_iterable(x.unbind() for x in stacked)
+        pairs = zip(leaves, stacked, strict=True)
         leaf_grads = [y if x.requires_grad else None for x, y in pairs]
         if direct:
             added(leaves, leaf_grads)
             leaf_grads = [None]
-        return back, None, None, None, None, *leaf_grads
+        return *before, *leaf_grads
 
 
 def _joined(
     count: int, leaves: Sequence[Tensor], dtype: torch.dtype
 ) -> tuple[Tensor, list[Tensor]]:
     """The weights of several maps of `count` adapters each, in the compute type: `down` of all maps
-    (adapters, sum of r, in), and `up` of each (adapters, width, r). Those of a single adapter are
-    not copied where they need not be."""
+    (adapters, sum of r, in), and `up` of each (adapters, width, r); without the first dimension
+    those of a single adapter, which are not copied where they need not be."""
     half = len(leaves) // 2
     downs, ups = leaves[:half], leaves[half:]
     groups = [[downs[at + one] for one in range(count) for at in range(0, half, count)]]
@@ -202,14 +254,15 @@ def _joined(
         targets = [y for x, size in zip(whole, sizes, strict=True) for y in x.split(size)]
         sources = [x for group in groups for x in group]
         torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
-    down, *rest = (group.unflatten(0, (count, -1)) for group in whole)
+    down, *rest = whole if count == 1 else [x.unflatten(0, (count, -1)) for x in whole]
     return down, rest
 
 
 def _cells(x: Tensor, grid: AdapterGrid | None) -> Tensor:
-    """Tokens (N, width) as (adapters, tokens, width), zeros where an adapter has fewer."""
+    """Tokens (N, width) as (adapters, tokens, width), zeros where an adapter has fewer; as they
+    are without a grid."""
     if grid is None:
-        return x[None]
+        return x
     if len(grid.place) == len(grid.kept):
         return x.index_select(0, grid.place).view(*grid.shape, -1)
     cells = x.new_zeros(len(grid.place), x.shape[1]).index_copy_(0, grid.kept, x)
@@ -218,22 +271,22 @@ def _cells(x: Tensor, grid: AdapterGrid | None) -> Tensor:
 
 def _tokens(cells: Tensor, grid: AdapterGrid | None) -> Tensor:
     """Inverse of `_cells`."""
-    return cells[0] if grid is None else cells.flatten(0, 1).index_select(0, grid.kept)
+    return cells if grid is None else cells.flatten(0, 1).index_select(0, grid.kept)
 
 
 def _times(a: Tensor, b: Tensor, scaling: float = 1.0) -> Tensor:
-    """Batched products (B, N, M) of (B, N, K) and (B, K, M)."""
-    ignored = a.new_empty(())
-    if len(a) == 1:
-        return torch.addmm(ignored, a[0], b[0], beta=0, alpha=scaling)[None]
-    return torch.baddbmm(ignored, a, b, beta=0, alpha=scaling)
+    """The product (N, M) of (N, K) and (K, M), or batched ones."""
+    if scaling == 1.0:
+        return a @ b
+    product = torch.addmm if a.dim() == 2 else torch.baddbmm
+    return product(a.new_empty(()), a, b, beta=0, alpha=scaling)
 
 
 def _by_up(grad: Tensor, low: Tensor, scaling: float) -> Tensor:
-    """The gradients (B, width, r) by `up`, of updates with gradients (B, N, width)."""
+    """The gradients (width, r) by `up`, of updates with gradients (N, width); or batched ones."""
     if grad.device.type == "cpu":
-        return _times(low.transpose(1, 2), grad, scaling).transpose(1, 2)
-    return _times(grad.transpose(1, 2), low, scaling)
+        return _times(low.mT, grad, scaling).mT
+    return _times(grad.mT, low, scaling)
 
 
 def _typed(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mrlm.learn.fast.adapters import Owners, PackedTree, owners_of, updates
+from mrlm.learn.fast.adapters import Owners, PackedTree, add_updates, owners_of
 from mrlm.learn.fast.attention import attention, attention_in_blocks
 from mrlm.learn.fast.elementwise import CastAll, JoinedSwiGLU, Norm, Rotate, SwiGLU, with_signs
 from mrlm.learn.fast.joined_linear import BlockWeights, joined_linear
@@ -292,19 +292,12 @@ class LeanForward:
             return self._linears(x, layer, product, owned, shared)[0]
         y = joined_linear(x, weights, product, shared.direct)
         loras = [loras_of(module, owned.adapters) for module in layer.modules(product)]
-        additions = updates(x, loras, owned, shared.direct)
-        if all(update is None for update in additions):
-            return y
         widths = [base.out_features for base in weights.linears[product]]
-        parts = [
-            y.new_zeros(len(y), width) if update is None else update
-            for update, width in zip(additions, widths, strict=True)
-        ]
-        return y.add_(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
+        return add_updates([y], widths, x, loras, owned, shared.direct)[0]
 
     def _linears(
         self, x: Tensor, layer: Layer, product: str, owned: Owners, shared: _Pass
-    ) -> list[Tensor]:
+    ) -> Sequence[Tensor]:
         """The same, of each module for itself."""
         modules = layer.modules(product)
         linears = [linear_of(module, None) for module in modules]
@@ -312,7 +305,5 @@ class LeanForward:
             return blocks
         outputs = [linear(x) for linear in linears]
         loras = [loras_of(module, owned.adapters) for module in modules]
-        for y, update in zip(outputs, updates(x, loras, owned, shared.direct), strict=True):
-            if update is not None:
-                y.add_(update)
-        return outputs
+        widths = [y.shape[1] for y in outputs]
+        return add_updates(outputs, widths, x, loras, owned, shared.direct)
