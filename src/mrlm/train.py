@@ -39,11 +39,12 @@ async def _train(run: Run, tidy: Callable[[int], object]) -> Run:
     for callback in run.callbacks:
         callback.on_train_begin(run)
     run.population.grow(run.step)
+    sampled = run.source.samples and not run.step
+    await prove(run, [*run.learners, *run.frozen] if sampled else run.frozen)
     if run.step:
-        await prove(run, run.frozen)
         await _share_weights(run)  # engines drop the proof's state and continue unchanged
     else:
-        await prove(run, [*run.learners, *run.frozen])
+        run.unproven = None if sampled else ()
         if run.config.evaluation.at_start and run.evaluates:
             run.log.log(0, await evaluate(run))
     stopping, interrupted = _agreed(run)

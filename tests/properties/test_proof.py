@@ -42,6 +42,7 @@ class Withholding:
         self.kept = kept
         self.times = times
         self.exchanges = 0
+        self.sampled: list[int] = []
         self._first = self._kept(policy).detach().clone()
 
     def _kept(self, policy: Any) -> Any:
@@ -58,6 +59,10 @@ class Withholding:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+    async def generate(self, requests: Any) -> Any:
+        self.sampled.append(self.exchanges)
+        return await self.inner.generate(requests)
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
         if policy != self.policy:
@@ -264,12 +269,13 @@ def test_a_run_that_samples_nothing_is_proven_before_its_evaluations(tmp_path: P
         },
         "sft": {"teacher": "expert"},
         "generation": {"max_new_tokens": 4},
-        "evaluation": {"every": 3, "episodes": 2},
+        "evaluation": {"every": 3, "episodes": 2, "at_start": False},
     }
     run = build(parse_config(data, (), "test"))
     late = withheld(run, "model.norm.weight")
     ends(run, "check weights: the engine of policy 'policy' does not")
     assert run.step == 3 and late.exchanges == 4, "once a step, and once more at the evaluation"
+    assert late.sampled[0] == 3, "nothing before, so that no weights are laid out for sampling"
 
 
 def test_a_frozen_policy_is_proven_at_the_start(tmp_path: Path, tiny_path: str) -> None:

@@ -131,6 +131,8 @@ def _why_untrained(run: Run, episodes: Sequence[Episode]) -> str | None:
 def check_weights(run: Run) -> None:
     """Checks, after the first step, that all processes hold the same weights. Raises `CheckError`:
     they do not."""
+    if run.peers.size == 1:
+        return
     ours = [learner.weights_of.fingerprint() for learner in run.learners]
     if not all(np.allclose(ours, theirs, rtol=1e-6) for theirs in run.peers.from_all(ours)):
         report(
