@@ -326,7 +326,7 @@ def training_mode(policies: Sequence[Policy], checkpointing: bool) -> Iterator[N
     passes = [policy.lean_pass for policy in policies]
     with ExitStack() as modes:
         modes.enter_context(repeatable(device))
-        if any(map(random_forward, policies)) and device.type != "cpu":
+        if device.type != "cpu" and any(map(random_forward, policies)):
             modes.enter_context(GENERATORS.drawing())
         if None in passes:
             modes.enter_context(update_mode(model, policies[0].dropout, checkpointing))

@@ -55,11 +55,8 @@ class Owners:
     grid: AdapterGrid | None = None
 
 
-def added_by(x: Tensor, lora: Lora) -> Tensor:
-    """The update (N, out) of one adapter, for x (N, in)."""
-    low = x if lora.dropout is None else lora.dropout(x)
-    low = F.linear(low, lora.down.to(x.dtype))
-    return F.linear(low, (lora.up * lora.scaling).to(x.dtype))
+Place = tuple[int, int, int]
+"""The outputs of a map: number of the tensor, first and last column."""
 
 
 def add_updates(
@@ -79,37 +76,40 @@ def add_updates(
         owned: the adapter of each token.
         direct: backward adds to `grad` of the weights itself.
     """
-    one = owned.back is None
-    if one or (owned.grid is not None and all(map(_alike, map_loras))):
-        every = [lora for loras in map_loras for lora in loras if lora]
-        if not every:
-            return outputs
-        if all(lora.dropout is None for lora in every):
-            return _added(outputs, widths, x, map_loras, owned.grid, direct)
-    rows = [None] if one else owned.rows
-    parts = [
-        _update(x if here is None else F.embedding(here, x), [[y[at]] for y in map_loras], direct)
-        for at, here in enumerate(rows)
-    ]
-    updates = parts[0] if one else [_rejoined(y, owned) for y in zip(*parts, strict=True)]
-    if len(outputs) < len(widths):
-        pairs = zip(updates, widths, strict=True)
-        filled = [x.new_zeros(len(x), width) if y is None else y for y, width in pairs]
-        updates = [torch.cat(filled, 1)]
-    for y, update in zip(outputs, updates, strict=True):
-        if update is not None:
-            y.add_(update)
+    ends, own = accumulate(widths), len(outputs) == len(widths)
+    triples = zip(range(len(widths)), widths, ends, strict=True)
+    places = [(at, 0, width) if own else (0, end - width, end) for at, width, end in triples]
+    adapted = [(x, place) for x, place in zip(map_loras, places, strict=True) if any(x)]
+    if not adapted:
+        return outputs
+    single = owned.back is None
+    plain = all(lora is None or lora.dropout is None for loras, _ in adapted for lora in loras)
+    if plain and (single or (owned.grid is not None and all(_alike(x) for x, _ in adapted))):
+        return _low_rank(x, adapted, owned.grid, direct, outputs)
+    inputs = [x] if single else [F.embedding(rows, x) for rows in owned.rows]
+    for loras, place in adapted:
+        pairs = zip(inputs, loras, strict=True)
+        parts = [lora and added_by(tokens, lora, direct) for tokens, lora in pairs]
+        update = parts[0] if single else _rejoined(parts, owned)
+        assert update is not None
+        _columns(outputs, place).add_(update)
     return outputs
 
 
-def _rejoined(parts: Sequence[Tensor | None], owned: Owners) -> Tensor | None:
+def added_by(x: Tensor, lora: Lora, direct: bool) -> Tensor:
+    """The update (N, out) of one adapter, for x (N, in)."""
+    if lora.dropout is None:
+        zeros = x.new_zeros(len(x), len(lora.up))
+        return _low_rank(x, [([lora], (0, 0, len(lora.up)))], None, direct, [zeros])[0]
+    low = F.linear(lora.dropout(x), lora.down.to(x.dtype))
+    return F.linear(low, (lora.up * lora.scaling).to(x.dtype))
+
+
+def _rejoined(parts: Sequence[Tensor | None], owned: Owners) -> Tensor:
     """The updates (N, width) of one map from those of each adapter for its own tokens."""
-    tensors = [part for part in parts if part is not None]
-    if not tensors:
-        return None
-    width = tensors[0].shape[1]
+    tensor = next(part for part in parts if part is not None)
     rows = [
-        tensors[0].new_zeros(len(indices), width) if part is None else part
+        tensor.new_zeros(len(indices), tensor.shape[1]) if part is None else part
         for part, indices in zip(parts, owned.rows, strict=True)
     ]
     assert owned.back is not None
@@ -118,44 +118,22 @@ def _rejoined(parts: Sequence[Tensor | None], owned: Owners) -> Tensor | None:
 
 def _alike(loras: Sequence[Lora | None]) -> bool:
     """Whether the updates of a map can be one batched product."""
-    forms = {lora and (len(lora.down), lora.scaling, lora.dropout) for lora in loras}
-    form = forms.pop()
-    return not forms and (form is None or form[2] is None)
+    return len({lora and (len(lora.down), lora.scaling) for lora in loras}) == 1
 
 
-def _update(
-    x: Tensor, map_loras: Sequence[Sequence[Lora | None]], direct: bool
-) -> list[Tensor | None]:
-    """The updates of one adapter."""
-    maps = [[lora for lora in loras if lora] for loras in map_loras]
-    if any(lora.dropout is not None for loras in maps for lora in loras):
-        return [added_by(x, *loras) if loras else None for loras in maps]
-    present = [loras for loras in maps if loras]
-    if not present:
-        return [None] * len(maps)
-    widths = [len(loras[0].up) for loras in present]
-    zeros = [x.new_zeros(len(x), width) for width in widths]
-    done = iter(_added(zeros, widths, x, present, None, direct))
-    return [next(done) if loras else None for loras in maps]
+def _columns(outputs: Sequence[Tensor], place: Place) -> Tensor:
+    at, start, end = place
+    return outputs[at] if end - start == outputs[at].shape[1] else outputs[at][:, start:end]
 
 
-def _added(
-    outputs: Sequence[Tensor],
-    widths: Sequence[int],
+def _low_rank(
     x: Tensor,
-    map_loras: Sequence[Sequence[Lora | None]],
+    adapted: Sequence[tuple[Sequence[Lora | None], Place]],
     grid: AdapterGrid | None,
     direct: bool,
+    outputs: Sequence[Tensor],
 ) -> tuple[Tensor, ...]:
-    """The outputs with the updates of one adapter, or of all those of a grid."""
-    maps = [[lora for lora in loras if lora] for loras in map_loras]
-    if len(outputs) == len(widths):
-        columns = [(at, 0, width) for at, width in enumerate(widths)]
-    else:
-        ends = list(accumulate(widths))
-        columns = [(0, end - width, end) for end, width in zip(ends, widths, strict=True)]
-    adapted = [(loras, place) for loras, place in zip(maps, columns, strict=True) if loras]
-    every = [lora for loras in maps for lora in loras]
+    every = [lora for loras, _ in adapted for lora in loras if lora]
     leaves = [lora.down for lora in every] + [lora.up for lora in every]
     # autograd does not see weights to whose `grad` backward adds itself, but one that has it run
     seen = [x for x in leaves if x.requires_grad][:1] if direct else leaves
@@ -172,7 +150,7 @@ class _LowRank(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        adapted: Sequence[tuple[Sequence[Lora], tuple[int, int, int]]],
+        adapted: Sequence[tuple[Sequence[Lora], Place]],
         grid: AdapterGrid | None,
         direct: bool,
         leaves: Sequence[Tensor],
@@ -189,8 +167,8 @@ class _LowRank(torch.autograd.Function):
         ctx.save_for_backward(x, low, down, *ups)
         ctx.how = grid, direct, leaves, parts
         lows = low.split([rank for rank, *_ in parts], -1)
-        for low_part, up, (_, scaling, (at, start, end)) in zip(lows, ups, parts, strict=True):
-            y = outputs[at][:, start:end]
+        for low_part, up, (_, scaling, place) in zip(lows, ups, parts, strict=True):
+            y = _columns(outputs, place)
             if grid is None:
                 y.addmm_(low_part, up.t(), alpha=scaling)
             else:
@@ -202,7 +180,7 @@ class _LowRank(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, low, down, *ups = ctx.saved_tensors
         grid, direct, leaves, parts = ctx.how
-        cells = [_cells(grads[at][:, start:end], grid) for _, _, (at, start, end) in parts]
+        cells = [_cells(_columns(grads, place), grid) for *_, place in parts]
         by_lows = [
             _times(up.mT, grad.mT, scaling)
             for up, grad, (_, scaling, _) in zip(ups, cells, parts, strict=True)

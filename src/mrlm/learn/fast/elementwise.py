@@ -67,11 +67,12 @@ class Norm(torch.autograd.Function):
         for part, row_scale, grad, to_x in zip(*tall, strict=True):
             normed, grad = part * row_scale, grad.to(scale.dtype)
             product = normed * grad
-            for_weight += product.sum(0)
+            if ctx.needs_input_grad[1]:
+                for_weight += product.sum(0)
             along = product.mul_(weight).sum(-1, True).div_(width)
             torch.mul(grad, weight, out=product).addcmul_(normed, along, value=-1)
             torch.mul(product, row_scale, out=to_x)
-        return back, for_weight.to(weight.dtype), None
+        return back, for_weight.to(weight.dtype) if ctx.needs_input_grad[1] else None, None
 
 
 class SwiGLU(torch.autograd.Function):
