@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrlm.learn.fast.joined_linear import added
-from mrlm.learn.fast.llama_modules import Lora
+from mrlm.learn.fast.llama_modules import Linear, Lora
 from mrlm.learn.fast.prefix_tree import PrefixTree, to_device
 
 WASTE = 2
@@ -66,25 +66,33 @@ def add_updates(
     map_loras: Sequence[Sequence[Lora | None]],
     owned: Owners,
     direct: bool,
+    bases: Sequence[Linear] = (),
 ) -> Sequence[Tensor]:
     """Adds the updates of adapters to the outputs of linear maps that read x (N, in), in place.
 
     Args:
-        outputs: those of each map (N, width), or of all maps side by side.
+        outputs: those of all maps side by side (N, sum of widths); none if `bases` are given.
         widths: of each map.
         map_loras: for each map, the update of each adapter of `owned`.
         owned: the adapter of each token.
         direct: backward adds to `grad` of the weights itself.
+        bases: the maps, whose outputs (N, width) are returned. If they are frozen, backward adds
+            up the gradients by x itself.
     """
-    ends, own = accumulate(widths), len(outputs) == len(widths)
+    ends, own = accumulate(widths), bool(bases)
     triples = zip(range(len(widths)), widths, ends, strict=True)
     places = [(at, 0, width) if own else (0, end - width, end) for at, width, end in triples]
     adapted = [(x, place) for x, place in zip(map_loras, places, strict=True) if any(x)]
-    if not adapted:
-        return outputs
     single = owned.back is None
     plain = all(lora is None or lora.dropout is None for loras, _ in adapted for lora in loras)
-    if plain and (single or (owned.grid is not None and all(_alike(x) for x, _ in adapted))):
+    once = plain and (single or (owned.grid is not None and all(_alike(x) for x, _ in adapted)))
+    frozen = all(base.frozen_as(x) for base in bases)
+    if once and adapted and frozen:
+        return _low_rank(x, adapted, owned.grid, direct, outputs, bases)
+    outputs = outputs or [base(x) for base in bases]
+    if not adapted:
+        return outputs
+    if once:
         return _low_rank(x, adapted, owned.grid, direct, outputs)
     inputs = [x] if single else [F.embedding(rows, x) for rows in owned.rows]
     for loras, place in adapted:
@@ -132,13 +140,14 @@ def _low_rank(
     grid: AdapterGrid | None,
     direct: bool,
     outputs: Sequence[Tensor],
+    bases: Sequence[Linear] = (),
 ) -> tuple[Tensor, ...]:
     every = [lora for loras, _ in adapted for lora in loras if lora]
     leaves = [lora.down for lora in every] + [lora.up for lora in every]
     # autograd does not see weights to whose `grad` backward adds itself, but one that has it run
     seen = [x for x in leaves if x.requires_grad][:1] if direct else leaves
-    tensors = *outputs, *seen
-    return _LowRank.apply(x, adapted, grid, direct, leaves, len(outputs), *tensors)  # pyright: ignore
+    how = adapted, grid, direct, leaves, bases, len(outputs)
+    return _LowRank.apply(x, *how, *outputs, *seen)  # pyright: ignore
 
 
 class _LowRank(torch.autograd.Function):
@@ -154,10 +163,11 @@ class _LowRank(torch.autograd.Function):
         grid: AdapterGrid | None,
         direct: bool,
         leaves: Sequence[Tensor],
+        bases: Sequence[Linear],
         count: int,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        outputs = tensors[:count]
+        outputs = tensors[:count] or tuple(base(x) for base in bases)
         down, ups = _joined(len(adapted[0][0]), leaves, x.dtype)
         low = _times(_cells(x, grid), down.mT)
         parts = [
@@ -165,7 +175,7 @@ class _LowRank(torch.autograd.Function):
             for up, (loras, place) in zip(ups, adapted, strict=True)
         ]
         ctx.save_for_backward(x, low, down, *ups)
-        ctx.how = grid, direct, leaves, parts
+        ctx.how = grid, direct, leaves, parts, bases, count
         lows = low.split([rank for rank, *_ in parts], -1)
         for low_part, up, (_, scaling, place) in zip(lows, ups, parts, strict=True):
             y = _columns(outputs, place)
@@ -173,13 +183,13 @@ class _LowRank(torch.autograd.Function):
                 y.addmm_(low_part, up.t(), alpha=scaling)
             else:
                 y.add_(_tokens(_times(low_part, up.mT, scaling), grid))
-        ctx.mark_dirty(*outputs)
+        ctx.mark_dirty(*tensors[:count])
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, low, down, *ups = ctx.saved_tensors
-        grid, direct, leaves, parts = ctx.how
+        grid, direct, leaves, parts, bases, count = ctx.how
         cells = [_cells(_columns(grads, place), grid) for *_, place in parts]
         by_lows = [
             _times(up.mT, grad.mT, scaling)
@@ -189,7 +199,9 @@ class _LowRank(torch.autograd.Function):
         back = None
         if ctx.needs_input_grad[0]:
             back = _tokens(_times(by_low.mT, down), grid)
-        before = back, *(None,) * 5, *grads
+            for base, grad in zip(bases, grads, strict=False):
+                back.addmm_(grad, base.stored)
+        before = back, *(None,) * 6, *grads[:count]
         if not any(ctx.needs_input_grad[len(before) :]):
             return *before, *(None,) * (len(ctx.needs_input_grad) - len(before))
         sizes = [rank for rank, *_ in parts]

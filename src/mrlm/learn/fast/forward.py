@@ -303,7 +303,6 @@ class LeanForward:
         linears = [linear_of(module, None) for module in modules]
         if (blocks := linears_in_blocks(x, linears)) is not None:
             return blocks
-        outputs = [linear(x) for linear in linears]
         loras = [loras_of(module, owned.adapters) for module in modules]
-        widths = [y.shape[1] for y in outputs]
-        return add_updates(outputs, widths, x, loras, owned, shared.direct)
+        widths = [linear.module.out_features for linear in linears]
+        return add_updates((), widths, x, loras, owned, shared.direct, linears)

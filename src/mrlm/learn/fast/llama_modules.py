@@ -90,6 +90,12 @@ class Linear:
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.linear(x, self.stored.to(x.dtype), bias)
 
+    def frozen_as(self, x: Tensor) -> bool:
+        """Whether it has dense, frozen weights of the type of x."""
+        leaves = [leaf for leaf in (self.stored, self.bias) if leaf is not None]
+        same = all(leaf.dtype == x.dtype and not leaf.requires_grad for leaf in leaves)
+        return same and not self.quantized
+
     @property
     def quantized(self) -> bool:
         """Whether the weight is kept in 4 or 8 bits."""
