@@ -169,7 +169,8 @@ class Trainer:
         if isinstance(eval_dataset, Mapping):
             names = ", ".join(map(repr, eval_dataset))
             raise DataError(f"eval_dataset: several data sets ({names}); give one of them")
-        scored = scored_rows(self.config, rows, reward_func, eval_dataset, scoring)
+        held = compatible.held_out(kind, eval_dataset)
+        scored = scored_rows(self.config, rows, reward_func, held, scoring)
         if scored is None:
             return rows
         self._parts.environments = [*self._parts.environments, scored]

@@ -147,6 +147,13 @@ def evaluated(
     return config.merged({"evaluation": new}), usual | {f"evaluation.{key}" for key in new}
 
 
+def held_out(kind: type[FlatWords] | None, eval_dataset: Any) -> Any:
+    """The evaluation rows of a trainer whose settings are of the class `kind`: `False` (no row is
+    held out) in that of another library, if none are given."""
+    face = None if kind is None else kind.face_of
+    return False if eval_dataset is None and face and face.library else eval_dataset
+
+
 def note_text_prompts(kind: type[FlatWords] | None, rows: Any) -> None:
     """One message where the prompts of a trainer of TRL's are text, which it does not render."""
     trl = kind is not None and kind.__module__ == "mrlm.trl"

@@ -95,7 +95,11 @@ def scored_rows(
             raise ConfigError(f"{min(unused)}= is for reward functions without app=; remove it")
         return made(dataset=rows, reward=reward_func, eval_dataset=eval_dataset, **named, **extra)
     if rows is None or not plays or reward_func is None:
-        refuse_unplayed(reward_func=reward_func, eval_dataset=eval_dataset, **rest)
+        refuse_unplayed(
+            reward_func=reward_func,
+            eval_dataset=None if eval_dataset is False else eval_dataset,
+            **rest,
+        )
         return None
     made = registry.load("environments", "reward")
     return made(rows, reward_func, agents=agents, eval_dataset=eval_dataset, **rest)

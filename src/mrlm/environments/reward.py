@@ -73,7 +73,7 @@ class RewardEnvironment(RowTasks, Environment):
             trained by that stage.
         reward_model_reads: score each `agent`'s answer by itself, or the `team`'s as one text.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None` (with fewer
-            than ten rows, all).
+            than ten rows, all); `False`: none is held out, and evaluations have those rows, too.
         split, columns, on_bad_row: settings of rows, see `RowTable`.
         seed: seed of the split into training and held-out rows.
 

@@ -254,6 +254,15 @@ def test_rows_for_evaluation_that_nothing_plays_are_an_error():
         online(eval_dataset={"easy": ROWS, "hard": ROWS})
 
 
+def test_their_trainers_hold_no_row_out_where_none_is_for_evaluation():
+    args = MAGRPOConfig(num_agents=2, num_turns=1, num_generations=2)
+    team = MAGRPOTrainer(agents=["mrlm/tiny"] * 2, train_dataset=ROWS, reward_func=ones, args=args)
+    made = [online(), team, online(mrlm.GRPOTrainer), online(eval_dataset=ROWS[:2])]
+    tasks = [trainer._parts.environments[0].num_tasks for trainer in made]
+    assert [count("train") for count in tasks] == [12, 12, 10, 12]
+    assert tasks[-1]("eval") == 2
+
+
 def test_the_first_line_of_a_run_states_its_amounts(tmp_path, launcher):
     program = f"""
 import mrlm

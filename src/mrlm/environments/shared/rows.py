@@ -109,7 +109,9 @@ class RowTable(SharedByCopies):
         )
         rows = read(dataset, split=split)
         eval_split = held_out_split(dataset, split)
-        if eval_dataset is not None:
+        if eval_dataset is False:
+            held = rows
+        elif eval_dataset is not None:
             held = read(eval_dataset, split=held_out_split(eval_dataset))
         elif eval_split is not None:
             held = read(dataset, split=eval_split)
