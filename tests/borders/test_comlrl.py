@@ -30,7 +30,7 @@ DIFFERENCES = (
     "evaluates before every eval_interval-th task of an epoch",
     "the end token of an answer is trained once; CoMLRL trains padding after it too",
 )
-ROWS = [{"prompt": f"Say {n}."} for n in range(8)]
+ROWS = [{"prompt": f"Say {n}."} for n in range(16)]
 REINFORCE = ["MAGRPO", "MAREINFORCE", "MARLOO", "MAReMax"]
 CRITICS = ["IAC", "MAAC"]
 COUNTED: list[tuple[str, dict[str, Any]]] = [
@@ -156,15 +156,15 @@ def test_two_turns_play_the_same_tree(tmp_path):
 
     there, *_ = _their_run("MAGRPO", words, tmp_path, external_transition=again)
     here, *_ = _our_run("MAGRPO", words, tmp_path, external_transition=again)
-    assert len(here.calls) == len(there.calls) == 8 * (2 + 4)
+    assert len(here.calls) == len(there.calls) == len(ROWS) * (2 + 4)
 
 
 def test_evaluations_are_those_of_the_intervals_and_the_last(tmp_path):
     held_out = Dataset.from_list([{"prompt": f"Tell {n}."} for n in range(3)])
-    words = {"num_turns": 1, "max_new_tokens": 3, "num_train_epochs": 1, "eval_interval": 4}
+    words = {"num_turns": 1, "max_new_tokens": 3, "num_train_epochs": 1, "eval_interval": 8}
     there, _, _, theirs = _their_run("MAGRPO", words, tmp_path, eval_dataset=held_out)
     here, _, _, ours, _ = _our_run("MAGRPO", words, tmp_path, eval_dataset=held_out)
-    assert (theirs, ours) == (2, 3)  # before tasks 0 and 4; and at the end
+    assert (theirs, ours) == (2, 3)  # before tasks 0 and 8; and at the end
     assert len(here.calls) - len(there.calls) == 3
 
 

@@ -33,7 +33,7 @@ DIFFERENCES = (
     "with it; TRL trains it",
 )
 ONLINE = ["GRPO", "RLOO"]
-PROMPTS = [{"prompt": f"Say {n}."} for n in range(8)]
+PROMPTS = [{"prompt": f"Say {n}."} for n in range(16)]
 PAIRS = [{"prompt": f"{n} ", "chosen": "yes", "rejected": "no"} for n in range(16)]
 ANSWERS = [{"prompt": f"{n} and {n} is ", "completion": f" {2 * n}"} for n in range(16)]
 ROWS = {"GRPO": PROMPTS, "RLOO": PROMPTS, "DPO": PAIRS, "Reward": PAIRS, "SFT": ANSWERS}

@@ -132,7 +132,7 @@ def config_to_play(
     from mrlm.learn.policy.loading import run_model
 
     if path is None and model is None:
-        raise no_experiment(overrides, ", or --model with --environment or --app")
+        raise no_experiment(overrides or (), ", or --model with --environment or --app")
     if model is not None and not environments and path is None and not Path(model).is_dir():
         raise ConfigError(
             f"--model {model}: folder {model!r} does not exist; give a run folder, or a hub id "
