@@ -102,9 +102,8 @@ class RewardCalls:
             except BaseException as error:  # a user's function may raise anything
                 if is_interrupt(error):
                     raise
-                late = isinstance(error, TimeoutError) and limit.expired()
-                text = f"took longer than {self.timeout} s" if late else f"raised {error!r}"
-                text, cause = f"{where}: it {text}", error
+                late = f"took longer than {self.timeout} s" if limit.expired() else ""
+                text, cause = f"{where}: it {late or f'raised {error!r}'}", error
             if attempt < self.retries:
                 log.warning("%s; called again (%d of %d)", text, attempt + 1, self.retries)
         kind = RewardError if self.on_error == "fail" else FailedReward
