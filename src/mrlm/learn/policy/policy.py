@@ -254,10 +254,11 @@ def scored(policy: Policy, ids: Sequence[int], most: int) -> list[list[tuple[int
 def random_forward(policy: Policy, dropout: bool | None = None) -> bool:
     """Whether a policy's forward in training mode is random: the dropout of its model, if
     `dropout` (by default the policy's own) lets it act, or that of its adapter."""
-    if (lean := policy.lean_pass) is not None:  # whose model has no dropout of its own
-        return any(module.p > 0 for module in lean.dropouts)
-    adapters = any(module.p > 0 for module in _dropouts(policy, True))
-    return adapters or ((policy.dropout if dropout is None else dropout) and own_dropout(policy))
+    lean = policy.lean_pass
+    inside = _dropouts(policy, True) if lean is None else lean.dropouts
+    if dropout is None:
+        dropout = policy.dropout and lean is None  # the fast path has none of the model's own
+    return any(module.p > 0 for module in inside) or (dropout and own_dropout(policy))
 
 
 def stop_adapter_dropout(policy: Policy) -> None:
