@@ -46,8 +46,11 @@ pytestmark = pytest.mark.system
 
 EQUAL = ["llama-tied-biased", "qwen2-windows", "gemma2", "gemma3"]
 """Families that have between them what any has."""
-WAYS = ["plain", "again", "lora", "loop"]
-"""A step; with recomputed activations; of two adapters; and `loss.backward()` of an own loop."""
+EVERY: dict[str, Any] = {"r": 2, "target_modules": "all-linear"}
+QUERIES: dict[str, Any] = {"r": 3, "target_modules": ["q_proj"]}
+ADAPTERS = {"lora": (EVERY, QUERIES), "alike": (EVERY, EVERY), "single": (EVERY,)}
+WAYS = ["plain", "again", "loop", *ADAPTERS]
+"""A step; with recomputed activations; `loss.backward()` of an own loop; and of adapters."""
 KERNELS = 60
 """Most kernels of a layer and a micro-batch."""
 LORA_KERNELS = 100
@@ -77,10 +80,9 @@ def samples(prompt: int = 12, answers: int = 4, size: int = 9, prompts: int = 2)
 def policies(name: str, way: str, precision: Any, device: Any, **more: Any) -> list[Policy]:
     model = family(name, **more)
     names: Sequence[Any] = [None]
-    if way == "lora":
-        names = ["one", "two"]
-        shapes = ({"r": 2, "target_modules": "all-linear"}, {"r": 3, "target_modules": ["q_proj"]})
-        for adapter, shape in zip(names, shapes, strict=True):
+    if way in ADAPTERS:
+        names = ["one", "two"][: len(ADAPTERS[way])]
+        for adapter, shape in zip(names, ADAPTERS[way], strict=True):
             model = add_adapter(model, adapter, {"alpha": 4, "dropout": 0.0, **shape})
         torch.manual_seed(1)
         with torch.no_grad():

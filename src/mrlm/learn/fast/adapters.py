@@ -95,13 +95,14 @@ def add_updates(
     if once:
         return _low_rank(x, adapted, owned.grid, direct, outputs)
     inputs = [x] if single else [F.embedding(rows, x) for rows in owned.rows]
-    for loras, place in adapted:
+    updates = [x.new_zeros(len(x), width) for width in widths]
+    for number, loras in enumerate(map_loras):
         pairs = zip(inputs, loras, strict=True)
         parts = [lora and added_by(tokens, lora, direct) for tokens, lora in pairs]
-        update = parts[0] if single else _rejoined(parts, owned)
-        assert update is not None
-        _columns(outputs, place).add_(update)
-    return outputs
+        update = _rejoined(parts, owned) if owned.rows and any(loras) else parts[0]
+        updates[number] = updates[number] if update is None else update
+    pairs = zip(outputs, updates if own else [torch.cat(updates, 1)], strict=True)
+    return [y.add_(update) for y, update in pairs]
 
 
 def added_by(x: Tensor, lora: Lora, direct: bool) -> Tensor:
