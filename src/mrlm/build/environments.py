@@ -116,8 +116,8 @@ def _remote(section: EnvironmentConfig) -> Environment:
         section.env_type,
         server=section.server_address,
         **{key: getattr(section, key) for key in REMOTE if key != "server_address"},
-        deadline=0.95
-        * (section.timeout or 60.0),  # the server reports its reason before the cut-off here
+        # the server reports its reason before the cut-off here
+        deadline=0.95 * (section.timeout or 60.0),
         arguments=section.remote_arguments,
     )
 

@@ -95,14 +95,17 @@ def add_updates(
     if once:
         return _low_rank(x, adapted, owned.grid, direct, outputs)
     inputs = [x] if single else [F.embedding(rows, x) for rows in owned.rows]
-    updates = [x.new_zeros(len(x), width) for width in widths]
-    for number, loras in enumerate(map_loras):
+    updates: list[Tensor | None] = []
+    for loras in map_loras:
         pairs = zip(inputs, loras, strict=True)
         parts = [lora and added_by(tokens, lora, direct) for tokens, lora in pairs]
-        update = _rejoined(parts, owned) if owned.rows and any(loras) else parts[0]
-        updates[number] = updates[number] if update is None else update
-    pairs = zip(outputs, updates if own else [torch.cat(updates, 1)], strict=True)
-    return [y.add_(update) for y, update in pairs]
+        updates.append(_rejoined(parts, owned) if owned.rows and any(loras) else parts[0])
+    if own:
+        pairs = zip(outputs, updates, strict=True)
+        return [y if update is None else y.add_(update) for y, update in pairs]
+    pairs = zip(updates, widths, strict=True)
+    filled = [x.new_zeros(len(x), width) if y is None else y for y, width in pairs]
+    return [outputs[0].add_(torch.cat(filled, 1))]
 
 
 def added_by(x: Tensor, lora: Lora, direct: bool) -> Tensor:
