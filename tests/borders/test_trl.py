@@ -43,6 +43,7 @@ COUNTED: list[tuple[str, dict[str, Any]]] = [
     ("GRPO", {"num_generations": 4, "num_iterations": 2, "max_steps": 6, "save_steps": 4}),
     ("GRPO", {"max_steps": 3, "save_steps": 2, "warmup_steps": 2}),
     ("RLOO", {}),
+    ("RLOO", {"num_train_epochs": 0.6}),
     ("RLOO", {"per_device_train_batch_size": 4, "num_generations": 4, "max_steps": 5}),
     ("DPO", {}),
     ("DPO", {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}),

@@ -10,6 +10,7 @@ from mrlm.build.opponents import others_of
 from mrlm.build.policies import LiveObjects, PlayPlan
 from mrlm.build.run_plan import Data, RunPlan
 from mrlm.config import ExperimentConfig, TrainingConfig
+from mrlm.config.errors import InvalidConfig, Problem
 from mrlm.core.errors import ConfigError
 from mrlm.core.progress import counted
 from mrlm.data.forms import training_row
@@ -151,11 +152,14 @@ def amount(plan: RunPlan, turns: int | None, total: int) -> str:
 def total_steps(training: TrainingConfig, spec: Spec, tasks: int | None) -> int:
     """Iterations of a run over `tasks` tasks (`None`: endless): as many as are configured, else
     enough for the epochs; with endless tasks an epoch is one iteration, in an outer loop it is a
-    round."""
+    round. Raises `ConfigError`: part of either."""
     if training.num_iterations is not None:
         return training.num_iterations
-    rounds = spec.sampling.rounds
+    rounds, epochs = spec.sampling.rounds, training.num_epochs
+    if epochs % 1 and (tasks is None or rounds is not None):
+        text = f"{epochs:g} is part of an epoch, which only counted tasks have; use "
+        raise InvalidConfig([Problem("training.num_epochs", f"{text}{math.ceil(epochs)}")])
     if tasks and rounds is not None:
-        return rounds.over(tasks, training.batch_size).total(training.num_epochs)
+        return rounds.over(tasks, training.batch_size).total(int(epochs))
     per_epoch = 1 if tasks is None else math.ceil(tasks / training.batch_size)
-    return training.num_epochs * per_epoch
+    return math.ceil(epochs * per_epoch)

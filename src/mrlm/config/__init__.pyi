@@ -76,8 +76,8 @@ class FlatWords:
     min_p: float | None = None
     num_iterations: int | None = None
     max_steps: int | None = None
-    num_epochs: int | None = None
-    num_train_epochs: int | None = None
+    num_epochs: float | None = None
+    num_train_epochs: float | None = None
     schedule: str | dict[str, Any] | None = None
     batch_size: int | None = None
     train_batch_size: int | None = None

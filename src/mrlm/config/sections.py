@@ -61,8 +61,9 @@ class TrainingConfig(Section):
     """An algorithm's name, or `module:Class`."""
     num_iterations: Count | None = None
     """Iterations of the run; if not set, `num_epochs` passes over the tasks."""
-    num_epochs: Count = 1
-    """Passes over the tasks; where tasks never end one epoch is one iteration."""
+    num_epochs: Count | Positive = 1
+    """Passes over the tasks, or part of one; where tasks never end one epoch is one iteration, in
+    an outer loop (`spin`) it is a round."""
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
     """Schedule of policy updates."""
     batch_size: Count = 8

@@ -16,7 +16,8 @@ from logged_rows import logged
 from mrlm import Callback, default_model, run_experiment
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.spin import SPIN
-from mrlm.config import parse_config
+from mrlm.build.sources import total_steps
+from mrlm.config import TrainingConfig, parse_config
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
@@ -67,6 +68,14 @@ def test_rounds_follow_each_other(rounds: Rounds) -> None:
     steps = [(k, i) for k in range(4) for i in range(rounds.length(k))]
     assert [rounds.at(step) for step in range(len(steps))] == steps
     assert rounds.total(4) == len(steps)
+
+
+def test_epochs_are_parts_of_counted_tasks_and_whole_rounds() -> None:
+    part, dpo = TrainingConfig(num_epochs=0.6, batch_size=3), DPO().spec
+    assert total_steps(part, dpo, 16) == 4
+    for spec, tasks in ((SPIN().spec, 16), (dpo, None)):
+        with pytest.raises(ConfigError, match=r"num_epochs: 0\.6 is part of an epoch.*; use 1"):
+            total_steps(part, spec, tasks)
 
 
 def rounds_of(algorithm: SPIN, tasks: int, batch_size: int) -> Rounds:
