@@ -55,7 +55,7 @@ def table(runs: Sequence[Run]) -> str:
 
 def _interval(values: Sequence[float], digits: int) -> str:
     mean, low, _ = mean_interval(values)
-    text = f"{mean:.{digits}f}".removeprefix("0") or "0"
+    text = f"{mean:z.{digits}f}".replace("-0.", "-.").removeprefix("0") or "0"
     half = f"{mean - low:.{digits}f}".removeprefix("0")
     return text if len(values) == 1 or not float(half or 0) else f"{text} ± {half}"
 
