@@ -157,8 +157,9 @@ def total_steps(training: TrainingConfig, spec: Spec, tasks: int | None) -> int:
         return training.num_iterations
     rounds, epochs = spec.sampling.rounds, training.num_epochs
     if epochs % 1 and (tasks is None or rounds is not None):
-        text = f"{epochs:g} is part of an epoch, which only counted tasks have; use "
-        raise InvalidConfig([Problem("training.num_epochs", f"{text}{math.ceil(epochs)}")])
+        unit = "iterations" if rounds is None else "rounds"
+        text = f"{epochs:g} is not a whole number of {unit}; use {math.ceil(epochs)}"
+        raise InvalidConfig([Problem("training.num_epochs", text)])
     if tasks and rounds is not None:
         return rounds.over(tasks, training.batch_size).total(int(epochs))
     per_epoch = 1 if tasks is None else math.ceil(tasks / training.batch_size)

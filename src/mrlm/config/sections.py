@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from mrlm.config.base import (
+    MOST,
     Count,
     FileName,
     NotNegative,
@@ -61,7 +62,7 @@ class TrainingConfig(Section):
     """An algorithm's name, or `module:Class`."""
     num_iterations: Count | None = None
     """Iterations of the run; if not set, `num_epochs` passes over the tasks."""
-    num_epochs: Count | Positive = 1
+    num_epochs: Annotated[float, Field(gt=0, le=MOST)] = 1
     """Passes over the tasks, or part of one; where tasks never end one epoch is one iteration, in
     an outer loop (`spin`) it is a round."""
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)

@@ -73,9 +73,13 @@ def test_rounds_follow_each_other(rounds: Rounds) -> None:
 def test_epochs_are_parts_of_counted_tasks_and_whole_rounds() -> None:
     part, dpo = TrainingConfig(num_epochs=0.6, batch_size=3), DPO().spec
     assert total_steps(part, dpo, 16) == 4
-    for spec, tasks in ((SPIN().spec, 16), (dpo, None)):
-        with pytest.raises(ConfigError, match=r"num_epochs: 0\.6 is part of an epoch.*; use 1"):
+    for spec, tasks, unit in ((SPIN().spec, 16, "rounds"), (dpo, None, "iterations")):
+        with pytest.raises(
+            ConfigError, match=rf"num_epochs: 0\.6 .* whole number of {unit}; use 1"
+        ):
             total_steps(part, spec, tasks)
+    with pytest.raises(ConfigError, match=r"num_epochs: must be greater than 0, not -1"):
+        TrainingConfig(num_epochs=-1)
 
 
 def rounds_of(algorithm: SPIN, tasks: int, batch_size: int) -> Rounds:
