@@ -1,6 +1,6 @@
 """Time to reward of other libraries on the sums: the model, adapter, rate, batch and rewards of
-`configs/real/sums.yaml` in TRL's GRPO, SFT and DPO and in CoMLRL's MAGRPO and IAC (one agent), a
-process and one thread each.
+`configs/real/sums.yaml` in TRL's GRPO, SFT and DPO and in CoMLRL's MAGRPO and IAC with one agent
+(`team` is five steps of MAGRPO with four), a process and one thread each.
 
     python -m benchmarks.real.peers trl grpo SEED MODEL   # in an environment that has TRL
     python -m benchmarks.real.peers comlrl iac SEED MODEL
@@ -31,6 +31,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from benchmarks.real.worlds import Sums
 
 STEPS, EVERY = 25, 5
+TEAM_STEPS = 5
 PROMPTS, SAMPLES, TOKENS, RATE = 8, 4, 12, 2e-4
 LORA = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
 
@@ -85,7 +86,7 @@ class Curve:
         )
 
 
-def _rows(method: str, seed: int) -> list[dict[str, Any]]:
+def dataset_rows(method: str, seed: int) -> list[dict[str, Any]]:
     """Sums as rows of a dataset: questions, with right answers, or with right and wrong ones."""
     wrong = random.Random(seed)
     rows = []
@@ -103,23 +104,28 @@ def _rows(method: str, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def trl(library: str, method: str, seed: int, name: str, folder: str) -> Curve:
-    """TRL, as its users would set it for speed: no checkpoints, no report, no reference."""
-    classes = importlib.import_module("mrlm.trl" if library == "mrlm" else "trl")
-    curve = Curve(AutoTokenizer.from_pretrained(name))
+class Evaluation(TrainerCallback):
+    """Measures the model before training and after every fifth step.
 
-    class Evaluation(TrainerCallback):
-        def on_train_begin(self, *arguments: Any, model: Any, **_: Any) -> None:
-            curve.began = time.process_time()
-            curve.measure(model)
+    Args:
+        curve: what measures.
+    """
 
-        def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
-            if state.global_step % EVERY == 0:
-                curve.measure(model)
+    def __init__(self, curve: Curve) -> None:
+        self.curve = curve
 
-    def rewards(completions: Sequence[Any], answer: Sequence[str], **_: Any) -> list[float]:
-        return [reward(text[0]["content"], a) for text, a in zip(completions, answer, strict=True)]
+    def on_train_begin(self, *arguments: Any, model: Any, **_: Any) -> None:
+        self.curve.began = time.process_time()
+        self.curve.measure(model)
 
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
+        if state.global_step % EVERY == 0:
+            self.curve.measure(model)
+
+
+def trl_words(method: str, seed: int, folder: str) -> dict[str, Any]:
+    """TRL's settings, as its users would set them for speed: no checkpoints, no report, no
+    reference."""
     words: dict[str, Any] = {
         "output_dir": folder,
         "per_device_train_batch_size": PROMPTS * SAMPLES if method == "grpo" else PROMPTS,
@@ -134,80 +140,95 @@ def trl(library: str, method: str, seed: int, name: str, folder: str) -> Curve:
         "disable_tqdm": True,
         "seed": seed,
     }
-    more: dict[str, Any] = {}
     if method == "grpo":
         words |= {"num_generations": SAMPLES, "max_completion_length": TOKENS}
         words |= {"temperature": 1.0, "beta": 0.0}
-        more = {"reward_funcs": rewards}
     elif method == "dpo":
         words |= {"beta": 0.1}
+    return words
+
+
+def trl(library: str, method: str, seed: int, name: str, folder: str) -> Curve:
+    """TRL's trainers."""
+    classes = importlib.import_module("mrlm.trl" if library == "mrlm" else "trl")
+    curve = Curve(AutoTokenizer.from_pretrained(name))
+
+    def rewards(completions: Sequence[Any], answer: Sequence[str], **_: Any) -> list[float]:
+        return [reward(text[0]["content"], a) for text, a in zip(completions, answer, strict=True)]
+
+    more: dict[str, Any] = {"reward_funcs": rewards} if method == "grpo" else {}
     getattr(classes, f"{method.upper()}Trainer")(
         model=name,
-        args=getattr(classes, f"{method.upper()}Config")(**words),
-        train_dataset=Dataset.from_list(_rows(method, seed)),
+        args=getattr(classes, f"{method.upper()}Config")(**trl_words(method, seed, folder)),
+        train_dataset=Dataset.from_list(dataset_rows(method, seed)),
         peft_config=LORA,
-        callbacks=[Evaluation()],
+        callbacks=[Evaluation(curve)],
         **more,
     ).train()
     return curve
 
 
 def comlrl(library: str, method: str, seed: int, name: str, folder: str) -> Curve:
-    """CoMLRL with one agent. Its buffer counts prompts in MAGRPO, so that it updates when as many
+    """CoMLRL with one agent, or with four that all answer, for which the mean reward counts and
+    the first one is evaluated. Its buffer counts prompts in MAGRPO, so that it updates when as many
     answers were sampled as here, and answers in IAC; it asks for the reward of each by itself."""
+    agents, steps = (4, TEAM_STEPS) if method == "team" else (1, STEPS)
     torch.manual_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(name)
     # it takes the first padding token of a prompt for its end, and chat prompts have end tokens
     tokenizer.pad_token = "<|endoftext|>"
-    model: Any = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32), LORA
-    )
+    models: list[Any] = [
+        get_peft_model(AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32), LORA)
+        for _ in range(agents)
+    ]
     curve = Curve(tokenizer)
     rows = Sums._rows(2, 400, 1)
     random.Random(seed).shuffle(rows)
     answers = {curve.prompt(row["question"]): row["answer"] for row in rows}
-    siblings = SAMPLES if method == "magrpo" else 1
+    siblings = 1 if method == "iac" else SAMPLES
     batch = PROMPTS * SAMPLES // siblings
     asked = 0
 
     def rewards(*completions: Any, batch_items: Any = None, **_: Any) -> list[float]:
         nonlocal asked
         if asked % (PROMPTS * SAMPLES * EVERY) == 0:
-            curve.measure(model)
+            curve.measure(models[0])
         asked += len(completions[0])
-        return [reward(text, batch_items[0]["answer"]) for text in completions[0]]
+        answer = batch_items[0]["answer"]
+        values = [[reward(text, answer) for text in texts] for texts in completions]
+        return [sum(team) / agents for team in zip(*values, strict=True)]
 
     tasks = list(answers.items())
-    tasks = (tasks * (batch * STEPS // len(tasks) + 1))[: batch * STEPS]
-    trainer_class, config, more = _comlrl_parts(library, method, siblings, batch, model)
+    tasks = (tasks * (batch * steps // len(tasks) + 1))[: batch * steps]
+    trainer_class, config, more = _comlrl_parts(library, method, siblings, batch, models)
     trainer: Any = trainer_class(
         tokenizer=tokenizer,
         train_dataset=Dataset.from_list(
             [{"prompt": prompt, "answer": answer} for prompt, answer in tasks]
         ),
         reward_func=rewards,
-        formatters=[lambda item, **_: item["prompt"]],
+        formatters=[lambda item, **_: item["prompt"]] * agents,
         args=config,
         **more,
     )
     trainer.verbose = False
     curve.began = time.process_time()
     trainer.train()
-    curve.measure(model)
+    curve.measure(models[0])
     return curve
 
 
 def _comlrl_parts(
-    library: str, method: str, siblings: int, batch: int, model: Any
+    library: str, method: str, siblings: int, batch: int, models: list[Any]
 ) -> tuple[Any, Any, dict[str, Any]]:
     """The trainer's class, its config, and its arguments that depend on the algorithm."""
     package = "mrlm.comlrl" if library == "mrlm" else "comlrl.trainers"
     if library != "mrlm":
-        package += ".reinforce" if method == "magrpo" else ".actor_critic"
+        package += ".actor_critic" if method == "iac" else ".reinforce"
     classes = importlib.import_module(package)
     words: dict[str, Any] = {
         "num_train_epochs": 1,
-        "num_agents": 1,
+        "num_agents": len(models),
         "agent_learning_rate": RATE,
         "num_generations": siblings,
         "max_new_tokens": TOKENS,
@@ -221,24 +242,25 @@ def _comlrl_parts(
         "parallel_training": "none",
     }
     if library != "mrlm":
-        words |= {"agent_devices": ["cpu"]}
-    more: dict[str, Any] = {"agents": [model]}
-    if method == "magrpo":
+        words |= {"agent_devices": ["cpu"] * len(models)}
+    more: dict[str, Any] = {"agents": models}
+    if method != "iac":
         words |= {"top_k": 0}
-        more |= {"num_agents": 1}
+        more |= {"num_agents": len(models)}
     else:  # the critic is a head on the agent's own model, as in configs/real/sums_ppo.yaml
         words |= {"critic_learning_rate": RATE, "use_separate_critic": False}
         if library != "mrlm":
             heads = importlib.import_module("comlrl.models.actor_critic")
+            (model,) = models
             more = {"agents": [heads.CausalLMWithValueHead(model, attach_value_head=True)]}
-    name = method.upper()
+    name = "IAC" if method == "iac" else "MAGRPO"
     config = getattr(classes, f"{name}Config")(**words)
     return getattr(classes, f"{name}Trainer"), config, more
 
 
 METHODS: dict[str, Callable[[str, str, int, str, str], Curve]] = {
     **dict.fromkeys(("grpo", "sft", "dpo"), trl),
-    **dict.fromkeys(("magrpo", "iac"), comlrl),
+    **dict.fromkeys(("magrpo", "iac", "team"), comlrl),
 }
 
 

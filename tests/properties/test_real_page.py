@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.learning.worlds import Alone
-from benchmarks.real import peer_table, report, runs
+from benchmarks.real import aligned, peer_table, report, runs
 from benchmarks.real.worlds import Guess, Lengths, Sums
 
 from mrlm import Message, check_environment, load_config
@@ -68,3 +68,14 @@ def test_the_page_says_what_was_predicted_and_measured() -> None:
     picture = (PAGE.parent / "figures" / report.FIGURE).read_text(encoding="utf-8")
     assert picture == report.figure(rows), renew
     assert peer_table.table(peer_table.published(PAGE)) in text
+
+
+def test_runs_are_compared_step_by_step() -> None:
+    theirs = {"steps": [{"loss": 2.0}, {"loss": 1.0}], "rewards": [0.1, 0.5]}
+    ours = {"steps": [{"loss": 2.0}, {"loss": 1.25}], "rewards": [0.1, 0.0]}
+    assert aligned.compare(theirs, ours) == {"loss": 0.25, "held-out reward": 0.5}
+    for steps in ([], theirs["steps"][:1], [{"loss": 2.0}, {"grad_norm": 1.0}]):
+        with pytest.raises(ValueError):
+            aligned.compare(theirs, {"steps": steps, "rewards": [0.1, 0.5]})
+    with pytest.raises(ValueError):
+        aligned.compare({"steps": [], "rewards": []}, {"steps": [], "rewards": []})
