@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import random
 import re
 import resource
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -268,6 +270,8 @@ if __name__ == "__main__":
     library, method, seed, model = sys.argv[1:]
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="mrlm-peer-") as folder:
+        model = str(Path(model).resolve())
+        os.chdir(folder)  # runs side by side write into folders of their own
         curve = METHODS[method](library, method, int(seed), model, folder)
     row = {"library": library, "method": method, "seed": int(seed), "seconds": curve.seconds}
     row |= {"rewards": curve.rewards}
