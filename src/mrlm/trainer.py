@@ -165,7 +165,7 @@ class Trainer:
         kind: type[FlatWords] | None,
     ) -> Any:
         """The rows to train on; `None` where they become an environment with reward functions."""
-        compatible.note_text_prompts(kind, rows)
+        compatible.note_text_prompts(kind, rows, scoring.get("formatters"))
         if isinstance(eval_dataset, Mapping):
             names = ", ".join(map(repr, eval_dataset))
             raise DataError(f"eval_dataset: several data sets ({names}); give one of them")

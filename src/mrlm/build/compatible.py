@@ -154,14 +154,19 @@ def held_out(kind: type[FlatWords] | None, eval_dataset: Any) -> Any:
     return False if eval_dataset is None and face and face.library else eval_dataset
 
 
-def note_text_prompts(kind: type[FlatWords] | None, rows: Any) -> None:
-    """One message where the prompts of a trainer of TRL's are text, which it does not render."""
-    trl = kind is not None and kind.__module__ == "mrlm.trl"
-    theirs = trl and hasattr(rows, "__getitem__")  # not a stream, which is read once
-    first = next(iter(rows), None) if theirs else None
-    if isinstance(first, Mapping) and isinstance(first.get("prompt"), str):
-        text = "prompt: text is a user's message here, in the chat template; TRL continues it raw"
-        log.warning("%s (docs/coming_from.md)", text)
+def note_text_prompts(kind: type[FlatWords] | None, rows: Any, formatters: Any) -> None:
+    """One message where the prompts of a trainer of another library are text, which that library
+    does not render: those of TRL's in its rows, and of CoMLRL's always, but for messages in rows
+    without `formatters`."""
+    face = None if kind is None else kind.face_of
+    if face is None or not face.library or not hasattr(rows, "__getitem__"):
+        return  # not a stream, which is read once
+    first = next(iter(rows), None)
+    library = {"trl": "TRL", "comlrl": "CoMLRL"}[face.library]
+    formatted = formatters is not None and face.library == "comlrl"
+    if formatted or (isinstance(first, Mapping) and isinstance(first.get("prompt"), str)):
+        text = f"text is a user's message here, in the chat template; {library} continues it raw"
+        log.warning("prompt: %s (docs/coming_from.md)", text)
 
 
 def _canonical(path: str) -> str:

@@ -208,6 +208,20 @@ def test_one_turn_of_comlrl_is_no_tree_and_combines_answers():
     assert config.algorithm_settings().spec.sampling.cross
 
 
+def test_prompts_that_comlrl_does_not_render_are_said_once(caplog):
+    said = "text is a user's message here, in the chat template; CoMLRL continues it raw"
+    turn = [{"role": "user", "content": "Say 1."}]
+    for rows, formatters, times in (
+        ([{"prompt": turn}], None, 0),
+        (ROWS, None, 1),
+        ([{"topic": "owls"}], [lambda row: row["topic"]] * 2, 1),
+    ):
+        caplog.clear()
+        parts = {"reward_func": ones, "formatters": formatters, "train_dataset": rows}
+        MAGRPOTrainer(agents=["mrlm/tiny"] * 2, **parts, args=MAGRPOConfig(num_turns=1))
+        assert caplog.text.count(said) == times
+
+
 def test_one_model_starts_all_critics_of_comlrl():
     parts: dict[str, Any] = {"train_dataset": ROWS, "reward_func": ones}
     parts |= {"critic_model": "mrlm/tiny", "args": IACConfig(num_agents=2, num_turns=1)}
