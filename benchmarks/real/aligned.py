@@ -91,8 +91,10 @@ def compare(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, flo
 def main(given: Sequence[str]) -> int:
     """Runs one library, or compares two runs."""
     if given[0] == "compare":
-        runs = [json.loads(Path(name).read_text(encoding="utf-8")) for name in given[1:]]
-        print(json.dumps(compare(*runs)))
+        texts = [Path(name).read_text(encoding="utf-8") for name in given[1:]]
+        # trainers print, too
+        lines = [line for text in texts for line in text.splitlines() if line.startswith('{"libr')]
+        print(json.dumps(compare(*map(json.loads, lines))))
         return 0
     library, method, seed, name = given
     torch.set_num_threads(1)
